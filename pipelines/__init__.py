@@ -1,0 +1,1 @@
+"""The flows the driver composes: streams, sources, features, learning, evaluation, search."""

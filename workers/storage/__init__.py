@@ -1,0 +1,1 @@
+"""Pure pyarrow: the module bank, the feature cache, atomic files.  No Ray here."""
