@@ -1,0 +1,169 @@
+"""A storage root: what stays inside it, what its messages say, and that it travels between processes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workers.errors import StorageError
+from workers.storage.atomic import write_atomic
+from workers.storage.filesystem import Storage, check_relative
+
+
+@pytest.fixture(params=["local", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "local":
+        return Storage.open(str(tmp_path / "root"))
+    return Storage.open((pafs._MockFileSystem(), "root"))
+
+
+def test_what_is_written_is_read_listed_and_deleted(storage: Storage) -> None:
+    write_atomic(storage, "a/b/c.bin", b"12345")
+    write_atomic(storage, "a/d.bin", b"1")
+    assert storage.read_bytes("a/b/c.bin") == b"12345"
+    assert storage.size("a/b/c.bin") == 5
+    assert [entry.path for entry in storage.list("a")] == ["a/b", "a/d.bin"]
+    assert [entry.path for entry in storage.list("", recursive=True)] == [
+        "a",
+        "a/b",
+        "a/b/c.bin",
+        "a/d.bin",
+    ]
+    assert storage.list("a")[0].is_directory
+    assert storage.delete("a/d.bin")
+    assert not storage.delete("a/d.bin")
+    assert not storage.exists("a/d.bin")
+    storage.delete_directory("a")
+    assert storage.list() == []
+
+
+def test_missing_things_are_absent_not_errors_where_absence_is_an_answer(storage: Storage) -> None:
+    assert storage.list("nowhere") == []
+    assert storage.read_if_exists("nowhere") is None
+    assert not storage.exists("nowhere/at/all")
+    storage.delete_directory("nowhere")
+    with pytest.raises(StorageError, match=r"nowhere.*cannot be read"):
+        storage.read_bytes("nowhere")
+    with pytest.raises(StorageError, match="does not exist"):
+        storage.size("nowhere")
+
+
+def test_a_mapped_file_gives_its_bytes(storage: Storage) -> None:
+    write_atomic(storage, "x", b"abc" * 100)
+    with storage.open_mmap("x") as file:
+        assert file.read_buffer().to_pybytes() == b"abc" * 100
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "a/../../x", "/etc/passwd", "a//b", "./a", "a/.", "a\\b", "a\nb", "a\x00b"]
+)
+def test_no_path_leaves_the_root(storage: Storage, path: str) -> None:
+    with pytest.raises(StorageError, match="not a plain relative path"):
+        storage.read_bytes(path)
+    with pytest.raises(StorageError, match="not a plain relative path"):
+        write_atomic(storage, path, b"")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet="./\\a\n", max_size=8))
+def test_an_accepted_path_is_below_the_root_whatever_its_characters(path: str) -> None:
+    try:
+        check_relative(path)
+    except StorageError:
+        return
+    assert os.path.normpath(f"/root/{path}").startswith("/root")
+    assert path == "" or os.path.normpath(path) == path
+
+
+def test_the_root_cannot_be_deleted(storage: Storage) -> None:
+    with pytest.raises(StorageError, match="root"):
+        storage.delete_directory("")
+
+
+def test_opening_creates_nothing(tmp_path: Path) -> None:
+    Storage.open(str(tmp_path / "new"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_storage_survives_pickling(tmp_path: Path) -> None:
+    write_atomic(Storage.open(str(tmp_path)), "x", b"1")
+    again = pickle.loads(pickle.dumps(Storage.open(str(tmp_path))))  # noqa: S301
+    assert again.read_bytes("x") == b"1"
+    pair = Storage.open((pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem()), ""))
+    assert pickle.loads(pickle.dumps(pair)).read_bytes("x") == b"1"  # noqa: S301
+
+
+@pytest.mark.parametrize("form", ["plain", "file uri", "pair", "subtree"])
+def test_every_way_to_name_a_local_directory_is_the_same_place(tmp_path: Path, form: str) -> None:
+    root = tmp_path / "with space"
+    write_atomic(Storage.open(str(root)), "x", b"1")
+    where = {
+        "plain": str(root),
+        "file uri": root.as_uri(),
+        "pair": (pafs.LocalFileSystem(), str(root)),
+        "subtree": (pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem()), "with space"),
+    }[form]
+    storage = Storage.open(where)
+    assert storage.is_local
+    assert storage.local_path("x").read_bytes() == b"1"
+    assert isinstance(storage.fs, pafs.LocalFileSystem)
+
+
+@pytest.mark.parametrize("where", ["", "nosuch://x/y", "file://relative", "s3://"])
+def test_a_uri_that_cannot_be_used_is_refused_in_one_sentence(where: str) -> None:
+    with pytest.raises(StorageError) as caught:
+        Storage.open(where)
+    assert "\n" not in str(caught.value)
+    assert "storage" in str(caught.value)
+
+
+def test_a_relative_path_stays_where_it_was_when_the_process_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage = Storage.open("out")
+    monkeypatch.chdir("/")
+    write_atomic(storage, "x", b"1")
+    assert (tmp_path / "out" / "x").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    storage = Storage.open(str(tmp_path / "file" / "below"))
+    with pytest.raises(StorageError, match="cannot be written: not a directory"):
+        storage.check_writable()
+
+
+def test_a_probe_leaves_nothing_behind(storage: Storage) -> None:
+    storage.check_writable()
+    assert storage.list() == []
+
+
+def test_only_local_storages_have_local_paths() -> None:
+    memory = Storage.open((pafs._MockFileSystem(), ""))
+    write_atomic(memory, "x", b"1")
+    assert memory.read_bytes("x") == b"1"
+    with pytest.raises(StorageError, match="not a local directory"):
+        memory.local_path("x")
+
+
+def test_arrow_files_are_read_from_the_map_without_copying(tmp_path: Path) -> None:
+    storage = Storage.open(str(tmp_path))
+    table = pa.table({"a": pa.array(range(1000))})
+
+    def write(file: object) -> None:
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+
+    write_atomic(storage, "t.arrow", write)
+    before = pa.total_allocated_bytes()
+    read = pa.ipc.open_file(storage.open_mmap("t.arrow")).read_all()
+    assert read.equals(table)
+    assert pa.total_allocated_bytes() - before < table.nbytes
