@@ -1,0 +1,199 @@
+"""What happens in a run, as values: the driver emits these and every tracker reads the same ones.
+
+An event is plain data (numbers, strings, lists, dictionaries), so that the log on disk, the console, W&B and
+TensorBoard cannot disagree about what happened, and a log can be read back into the events that wrote it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time as clock
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timezone
+from typing import Any, ClassVar, Literal
+
+from workers.errors import DataError
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events.  ``time`` is seconds since the epoch, taken when the event is made."""
+
+    name_in_log: ClassVar[str] = "event"
+
+    time: float = field(default_factory=clock.time, kw_only=True)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.name_in_log = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def to_json(self) -> dict[str, Any]:
+        """The event as JSON-able data: ``event`` (its name), ``time`` (ISO 8601, UTC), then its fields.
+
+        Numbers that JSON cannot say (NaN, infinities) become null.
+        """
+        data = asdict(self)
+        moment = datetime.fromtimestamp(data.pop("time"), tz=timezone.utc)
+        return {
+            "event": self.name_in_log,
+            "time": moment.isoformat(timespec="microseconds"),
+            **{key: json_value(value) for key, value in data.items()},
+        }
+
+
+@dataclass(frozen=True)
+class RunStarted(Event):
+    """The experiment is valid and work begins.
+
+    ``tasks`` has one dictionary a task: ``name``, ``classes`` (names, or how many), ``train``, ``validation``,
+    ``test`` (numbers of samples).
+    """
+
+    run: str
+    name: str
+    bank: str
+    storage: str
+    tasks: Sequence[Mapping[str, Any]]
+    experiment: Mapping[str, Any]
+    resumed: bool = False
+
+
+@dataclass(frozen=True)
+class StageProgress(Event):
+    """How far a stage ("features", "learning", "evaluation", ...) is.
+
+    ``rate`` is in ``rate_unit`` a second, which is ``unit`` unless said: 3 of 10 tasks, 1,200 images a second.
+    """
+
+    stage: str
+    done: int
+    total: int
+    unit: str = "tasks"
+    rate: float | None = None
+    rate_unit: str | None = None
+
+
+@dataclass(frozen=True)
+class PartExtracted(Event):
+    """A part of a task's features is there; ``images`` went through the backbone (0 when ``cached``).
+
+    ``skipped`` names the samples left out as unreadable within the configured tolerance.
+    """
+
+    task: int
+    part: str
+    rows: int
+    images: int
+    cached: bool
+    seconds: float
+    skipped: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class TaskLearned(Event):
+    """A task's module is learned, or was found in the bank (``cached``).  ``losses``: mean of each epoch."""
+
+    task: int
+    name: str
+    seconds: float
+    steps: int
+    losses: Sequence[float]
+    stored_parameters: int
+    nonzero_parameters: int
+    cached: bool = False
+
+
+@dataclass(frozen=True)
+class VersionCommitted(Event):
+    """The bank has a new version."""
+
+    task: int
+    bank: str
+    version: int
+    digest: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TaskEvaluated(Event):
+    """The bank as of ``task`` was scored on every task seen.  ``metrics``: method -> metric -> value."""
+
+    task: int
+    version: int
+    metrics: Mapping[str, Mapping[str, float]]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Notice(Event):
+    """Something the user should read."""
+
+    level: Literal["info", "warning"]
+    message: str
+
+
+@dataclass(frozen=True)
+class RunFinished(Event):
+    """The run is over.  ``summary`` is what ``summary.json`` holds."""
+
+    status: Literal["finished", "failed", "stopped"]
+    seconds: float
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+
+EVENTS: dict[str, type[Event]] = {
+    kind.name_in_log: kind
+    for kind in (
+        RunStarted,
+        StageProgress,
+        PartExtracted,
+        TaskLearned,
+        VersionCommitted,
+        TaskEvaluated,
+        Notice,
+        RunFinished,
+    )
+}
+
+
+def event_from_json(data: Mapping[str, Any]) -> Event:
+    """The event that :meth:`Event.to_json` wrote.
+
+    Fields that this version does not know are ignored, so that an older program reads a newer log.
+
+    Raises:
+        DataError: the event's name is unknown or a field is missing.
+    """
+    kind = EVENTS.get(str(data.get("event")))
+    if kind is None:
+        raise DataError(
+            f"event {data.get('event')!r} is not one of those this version knows: "
+            f"{', '.join(sorted(EVENTS))}"
+        )
+    known = {f.name for f in fields(kind)} - {"time"}
+    values = {key: value for key, value in data.items() if key in known}
+    try:
+        moment = datetime.fromisoformat(str(data["time"])).timestamp()
+        return kind(**values, time=moment)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"event {kind.name_in_log!r} is incomplete: {error}") from error
+
+
+def json_value(value: Any) -> Any:
+    """``value`` with what JSON lacks replaced: NaN and infinities by None, tuples and sets by lists,
+    NumPy scalars and arrays by Python's, anything else by its text."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_value(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((json_value(item) for item in value), key=str)
+    if hasattr(value, "tolist"):  # NumPy scalars and arrays
+        return json_value(value.tolist())
+    return str(value)
