@@ -1,0 +1,33 @@
+"""Joining Ray, planning actors, waiting for room, and checking that storage is shared."""
+
+from __future__ import annotations
+
+from pipelines.cluster.joining import RayHandle, cluster_resources, join_ray
+from pipelines.cluster.placement import (
+    ActorPlan,
+    Bundle,
+    ClusterResources,
+    NodeResources,
+    RolePlan,
+    plan_actors,
+    unplaced,
+)
+from pipelines.cluster.settings import ClusterSettings
+from pipelines.cluster.shared_storage import check_shared_storage
+from pipelines.cluster.waiting import wait_for_resources
+
+__all__ = [
+    "ActorPlan",
+    "Bundle",
+    "ClusterResources",
+    "ClusterSettings",
+    "NodeResources",
+    "RayHandle",
+    "RolePlan",
+    "check_shared_storage",
+    "cluster_resources",
+    "join_ray",
+    "plan_actors",
+    "unplaced",
+    "wait_for_resources",
+]

@@ -1,0 +1,350 @@
+"""How many shards, trainers and evaluators to start, and what each one reserves.
+
+A pure function of the settings and of what the cluster has, so that it can be tested without Ray.  Two
+rules keep it free of deadlocks:
+
+- On a joined cluster an actor reserves its CPUs for life, and the plan never adds an actor that does not
+  fit beside the others.  The registry and, on small clusters, the evaluators reserve nothing.
+- A local start reserves no CPU at all.  The operating system shares the cores, every actor has a fixed
+  number of threads, and nothing can wait for a CPU that another actor holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pipelines.cluster.settings import ClusterSettings, Count
+from workers.errors import ClusterError
+
+Role = Literal["shard", "trainer", "evaluator"]
+
+SHARD_MEMORY = 1536 * 2**20
+"""Bytes a shard with a ViT-B/16 on the CPU takes with room to spare; bounds the automatic count only."""
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+@dataclass(frozen=True)
+class NodeResources:
+    """What one alive node has in all (``cpus``, ``gpus``) and what of it is free now."""
+
+    id: str
+    host: str
+    cpus: float
+    gpus: float = 0.0
+    free_cpus: float = math.inf
+    free_gpus: float = math.inf
+    memory: float = math.inf
+
+    @property
+    def idle(self) -> tuple[float, float]:
+        """Free CPUs and GPUs."""
+        return min(self.cpus, self.free_cpus), min(self.gpus, self.free_gpus)
+
+
+@dataclass(frozen=True)
+class ClusterResources:
+    """The alive nodes.  ``local``: a Ray that this program started, on this machine alone."""
+
+    nodes: tuple[NodeResources, ...]
+    local: bool = False
+
+    @property
+    def cpus(self) -> float:
+        return sum(node.cpus for node in self.nodes)
+
+    @property
+    def gpus(self) -> float:
+        return sum(node.gpus for node in self.nodes)
+
+    @property
+    def memory(self) -> float:
+        return sum(node.memory for node in self.nodes)
+
+
+@dataclass(frozen=True)
+class RolePlan:
+    """``count`` actors of one kind, each reserving ``num_cpus`` and ``num_gpus``, with ``threads`` threads."""
+
+    role: Role
+    count: int
+    num_cpus: float
+    num_gpus: float
+    threads: int
+
+    def options(self, *, spread: bool = False) -> dict[str, Any]:
+        """Keyword arguments for ``ActorClass.options``."""
+        options = _options(self.num_cpus, self.num_gpus, self.threads)
+        if spread:
+            options["scheduling_strategy"] = "SPREAD"
+        return options
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """CPUs and GPUs that must lie on one node."""
+
+    cpus: float
+    gpus: float = 0.0
+
+    def as_ray(self) -> dict[str, float]:
+        """Ray's resource names; zero amounts left out."""
+        return {k: v for k, v in (("CPU", self.cpus), ("GPU", self.gpus)) if v > 0}
+
+
+@dataclass(frozen=True)
+class ActorPlan:
+    """The actors of a run.  ``notes`` are sentences worth showing to the user."""
+
+    shards: RolePlan
+    trainers: RolePlan
+    evaluators: RolePlan
+    spread: bool = False
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def roles(self) -> tuple[RolePlan, RolePlan, RolePlan]:
+        return self.shards, self.trainers, self.evaluators
+
+    def options(self, role: Role) -> dict[str, Any]:
+        """Keyword arguments for ``ActorClass.options`` of a shard, trainer or evaluator."""
+        plan = next(plan for plan in self.roles if plan.role == role)
+        return plan.options(spread=self.spread)
+
+    @property
+    def registry_options(self) -> dict[str, Any]:
+        """The registry mostly waits for storage: it reserves nothing and so never blocks another."""
+        return _options(0.0, 0.0, 1)
+
+    def bundles(self) -> tuple[Bundle, ...]:
+        """What must be free for all actors to start, the largest first; empty when nothing is reserved."""
+        bundles = [Bundle(p.num_cpus, p.num_gpus) for p in self.roles for _ in range(p.count)]
+        return tuple(sorted((b for b in bundles if b.as_ray()), key=lambda b: (-b.gpus, -b.cpus)))
+
+
+class _Room:
+    """Free capacity during packing; a GPU is a device, so that fractions never straddle two."""
+
+    def __init__(self, nodes: Iterable[NodeResources]) -> None:
+        self._cpus: list[float] = []
+        self._devices: list[list[float]] = []
+        for node in nodes:
+            cpus, gpus = node.idle
+            whole = int(gpus + 1e-9)
+            part = round(gpus - whole, 6)
+            self._cpus.append(cpus)
+            self._devices.append([1.0] * whole + ([part] if part > 0 else []))
+
+    @property
+    def cpus(self) -> float:
+        return sum(self._cpus)
+
+    @property
+    def gpus(self) -> float:
+        return sum(map(sum, self._devices))
+
+    @property
+    def largest_device(self) -> float:
+        return max((d for devices in self._devices for d in devices), default=0.0)
+
+    def take(self, bundle: Bundle) -> bool:
+        """Take the bundle from one node, if one can give it.
+
+        Nodes without a GPU are tried first for work that needs none, then those with most free CPUs,
+        which is about how Ray's own scheduler spreads actors.
+        """
+        order = sorted(
+            range(len(self._cpus)),
+            key=lambda i: (not bundle.gpus and bool(self._devices[i]), -self._cpus[i], i),
+        )
+        for i in order:
+            if self._cpus[i] + 1e-9 < bundle.cpus:
+                continue
+            devices = self._devices[i]
+            if bundle.gpus >= 1:
+                full = [j for j, d in enumerate(devices) if d >= 1 - 1e-9]
+                if len(full) < bundle.gpus:
+                    continue
+                for j in full[: int(bundle.gpus)]:
+                    devices[j] = 0.0
+            elif bundle.gpus > 0:
+                fitting = [j for j, d in enumerate(devices) if d + 1e-9 >= bundle.gpus]
+                if not fitting:
+                    continue
+                devices[min(fitting, key=lambda j: devices[j])] -= bundle.gpus
+            self._cpus[i] -= bundle.cpus
+            return True
+        return False
+
+
+def _options(num_cpus: float, num_gpus: float, threads: int) -> dict[str, Any]:
+    return {
+        "num_cpus": num_cpus,
+        "num_gpus": num_gpus,
+        "runtime_env": {"env_vars": {name: str(threads) for name in THREAD_VARIABLES}},
+    }
+
+
+def unplaced(bundles: Sequence[Bundle], resources: ClusterResources) -> tuple[Bundle, ...]:
+    """The bundles for which no node has room now; empty when everything can start."""
+    room = _Room(resources.nodes)
+    return tuple(bundle for bundle in bundles if not room.take(bundle))
+
+
+def plan_actors(
+    settings: ClusterSettings, resources: ClusterResources, *, backbone: bool = True
+) -> ActorPlan:
+    """How many actors of each kind, and what each reserves.
+
+    Counts given in the settings are kept: on a joined cluster the run then waits until it can give
+    them.  Automatic counts are those that fit beside each other now, with at least one of each kind.
+
+    Args:
+        settings: the experiment's cluster settings.
+        resources: what the cluster has now.
+        backbone: whether shards run a backbone; without one (ready features) they get no GPU unless
+            ``gpus_per_shard`` says so.
+
+    Raises:
+        ClusterError: a local start lacks a GPU that the settings ask for.
+    """
+    shard_gpus = _gpus_per_shard(settings, resources, backbone)
+    if resources.local:
+        return _plan_local(settings, resources, shard_gpus)
+    return _plan_joined(settings, resources, shard_gpus)
+
+
+def _gpus_per_shard(
+    settings: ClusterSettings, resources: ClusterResources, backbone: bool
+) -> float:
+    """The share of a GPU per shard when it is left to us: all that others leave, evenly."""
+    if settings.gpus_per_shard != "auto":
+        return settings.gpus_per_shard
+    if not backbone or resources.gpus < 1e-9:
+        return 0.0
+    room = _Room(resources.nodes)
+    for count, gpus in (
+        (settings.trainers, settings.gpus_per_trainer),
+        (settings.evaluators, settings.gpus_per_evaluator),
+    ):
+        for _ in range(1 if count == "auto" else count):
+            room.take(Bundle(0.0, gpus))
+    if room.gpus < 1e-9:
+        return 0.0
+    if settings.shards == "auto":
+        return _floor(min(1.0, room.largest_device))
+    return _floor(min(1.0, room.largest_device, room.gpus / settings.shards))
+
+
+def _floor(share: float) -> float:
+    """A share of a GPU that packs: 1, or 1/n for whole n, or hundredths when that is all there is."""
+    if share >= 1:
+        return 1.0
+    unit = 1.0 / math.ceil(1.0 / share - 1e-9)
+    return math.floor(unit * 1e4) / 1e4
+
+
+def _plan_local(
+    settings: ClusterSettings, resources: ClusterResources, shard_gpus: float
+) -> ActorPlan:
+    cpus = max(1, int(resources.cpus))
+    trainers = _count(settings.trainers, 1 if settings.gpus_per_trainer else max(1, cpus // 4))
+    evaluators = _count(settings.evaluators, 1)
+    if shard_gpus:
+        others = trainers * settings.gpus_per_trainer + evaluators * settings.gpus_per_evaluator
+        fitting = int((resources.gpus - others) / shard_gpus + 1e-6)
+    else:
+        in_memory = int(min(resources.memory, 2**50) // SHARD_MEMORY)
+        fitting = min(cpus // settings.cpus_per_shard, in_memory)
+    shards = _count(settings.shards, max(1, fitting))
+    plan = ActorPlan(
+        RolePlan("shard", shards, 0.0, shard_gpus, settings.cpus_per_shard),
+        RolePlan("trainer", trainers, 0.0, settings.gpus_per_trainer, settings.cpus_per_trainer),
+        RolePlan(
+            "evaluator", evaluators, 0.0, settings.gpus_per_evaluator, settings.cpus_per_evaluator
+        ),
+    )
+    missing = unplaced(plan.bundles(), resources)
+    if missing:
+        asked = sum(bundle.gpus for bundle in plan.bundles())
+        raise ClusterError(
+            f"cluster: the actors ask for {amount(asked, 'GPU')} and this machine offers "
+            f"{_plain(resources.gpus)}; lower gpus_per_shard, gpus_per_trainer, gpus_per_evaluator "
+            "or the counts, or join a cluster that has them"
+        )
+    return plan
+
+
+def _plan_joined(
+    settings: ClusterSettings, resources: ClusterResources, shard_gpus: float
+) -> ActorPlan:
+    totals = tuple(
+        NodeResources(node.id, node.host, node.cpus, node.gpus, memory=node.memory)
+        for node in resources.nodes
+    )
+    room = _Room(totals)
+    cpus = room.cpus
+    notes: list[str] = []
+    sizes: dict[Role, Bundle] = {
+        "shard": Bundle(settings.cpus_per_shard, shard_gpus),
+        "trainer": Bundle(settings.cpus_per_trainer, settings.gpus_per_trainer),
+        "evaluator": Bundle(settings.cpus_per_evaluator, settings.gpus_per_evaluator),
+    }
+    asked: dict[Role, Count] = {
+        "shard": settings.shards,
+        "trainer": settings.trainers,
+        "evaluator": settings.evaluators,
+    }
+    one_each = sum(size.cpus for size in sizes.values())
+    automatic = all(count == "auto" for count in asked.values())
+    if 0 < cpus < one_each and automatic:
+        sizes["evaluator"] = Bundle(0.0, settings.gpus_per_evaluator)
+        if cpus < sizes["shard"].cpus + sizes["trainer"].cpus:
+            sizes = {role: Bundle(0.0, size.gpus) for role, size in sizes.items()}
+            notes.append(
+                f"the cluster has {amount(cpus, 'CPU')} for {_plain(one_each)} threads: "
+                "actors share them without reserving any"
+            )
+    counts = {role: 1 if count == "auto" else count for role, count in asked.items()}
+    for role, count in counts.items():
+        for _ in range(count):
+            room.take(sizes[role])
+    wished: dict[Role, int] = {
+        "trainer": min(8, int(cpus) // 4),
+        "evaluator": min(4, int(cpus) // 16),
+        "shard": int(min(resources.memory, 2**50) // SHARD_MEMORY),
+    }
+    for role, wish in wished.items():
+        if asked[role] != "auto" or not sizes[role].as_ray():
+            continue
+        while counts[role] < wish and room.take(sizes[role]):
+            counts[role] += 1
+
+    def planned(role: Role, threads: int) -> RolePlan:
+        return RolePlan(role, counts[role], sizes[role].cpus, sizes[role].gpus, threads)
+
+    shards = planned("shard", settings.cpus_per_shard)
+    trainers = planned("trainer", settings.cpus_per_trainer)
+    evaluators = planned("evaluator", settings.cpus_per_evaluator)
+    return ActorPlan(shards, trainers, evaluators, len(resources.nodes) > 1, tuple(notes))
+
+
+def _count(stated: Count, automatic: int) -> int:
+    return stated if isinstance(stated, int) else automatic
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"
+
+
+def amount(value: float, unit: str) -> str:
+    """``1 GPU``, ``2.5 CPUs``."""
+    return f"{_plain(round(value, 4))} {unit}{'' if value == 1 else 's'}"

@@ -1,0 +1,97 @@
+"""Is the storage the same on every node?
+
+On one node any folder will do.  On several, a folder that only the driver's machine has would make each
+node write a bank of its own, so it is found out before work starts: the driver leaves a token in the
+storage and a task pinned to each node reads it back.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from workers.errors import ClusterError, StorageError
+
+PROBE_SECONDS = 60.0
+
+
+def read_token(storage_uri: str, name: str) -> str | None:
+    """The token as this node sees it, or None when this node has no such file."""
+    from workers.storage.filesystem import Storage
+
+    try:
+        return Storage.open(storage_uri).read_bytes(name).decode("ascii")
+    except (StorageError, OSError, UnicodeDecodeError):
+        return None
+
+
+def check_shared_storage(storage_uri: str, *, timeout: float = PROBE_SECONDS) -> int:
+    """Refuse storage that is not visible from every alive node.
+
+    Ray must have been joined.  The check also finds nodes that lack this program or its credentials.
+
+    Args:
+        storage_uri: the experiment's storage.
+        timeout: seconds for all nodes together.
+
+    Returns:
+        The number of nodes that see the storage.
+
+    Raises:
+        ClusterError: a node does not see it; the message names the node.
+        StorageError: the driver itself cannot write there.
+    """
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if len(nodes) < 2:
+        return len(nodes)
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from workers.storage.atomic import write_atomic
+    from workers.storage.filesystem import Storage
+
+    storage = Storage.open(storage_uri)
+    name, token = f".probe-{secrets.token_hex(8)}", secrets.token_hex(16)
+    write_atomic(storage, name, token.encode("ascii"))
+    try:
+        probe: Any = ray.remote(num_cpus=0, max_retries=1)(read_token)
+        pending = {
+            probe.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            ).remote(storage_uri, name): node
+            for node in nodes
+        }
+        ready, late = ray.wait(list(pending), num_returns=len(pending), timeout=timeout)
+        for reference in ready:
+            _judge(storage_uri, pending[reference], reference, token)
+        for reference in late:
+            host = _describe(pending[reference])
+            raise ClusterError(
+                f"node {host} did not answer within {timeout:g} s whether it sees the storage"
+            )
+    finally:
+        storage.delete(name)
+    return len(nodes)
+
+
+def _judge(storage_uri: str, node: dict[str, Any], reference: Any, token: str) -> None:
+    import ray
+
+    try:
+        seen = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        raise ClusterError(
+            f"node {_describe(node)} cannot run this program: "
+            f"{' '.join(str(error).split())[-200:]}; use the same image or install on every node"
+        ) from error
+    if seen != token:
+        raise ClusterError(
+            f"storage {storage_uri} is not visible on node {_describe(node)}: with several nodes it must "
+            "be a shared file system mounted at the same path everywhere, or an address such as "
+            "s3://bucket/prefix"
+        )
+
+
+def _describe(node: dict[str, Any]) -> str:
+    return f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})"
