@@ -1,0 +1,122 @@
+"""Class-incremental and task-incremental streams: every task brings classes of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, PositiveInt, model_validator
+from typing_extensions import Self
+
+from pipelines.stream.names import check_names
+from pipelines.stream.settings import ScenarioSettings, TaskPlan
+from workers.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from pipelines.sources import Listing
+
+
+class ClassIncrementalSettings(ScenarioSettings):
+    """Tasks of ``classes_per_task`` classes; the remainder is the last task.
+
+    The published order of seed s is ``numpy.random.RandomState(s).permutation`` over the source's classes.
+    """
+
+    scenario: Literal["class_incremental"]
+    classes_per_task: PositiveInt
+    first_task_classes: PositiveInt | None = Field(
+        default=None, description="classes of the first task; left out: as many as in the others"
+    )
+    class_order: list[str] | None = Field(
+        default=None, description="every class name in order, instead of the seed's permutation"
+    )
+    shuffle_classes: bool = Field(
+        default=True, description="permute the classes by the seed; false keeps the source's order"
+    )
+
+    @model_validator(mode="after")
+    def _one_order(self) -> Self:
+        if self.class_order is not None:
+            twice = [name for name in self.class_order if self.class_order.count(name) > 1]
+            if twice:
+                raise ValueError(f"class_order names {twice[0]!r} more than once")
+            if "shuffle_classes" in self.model_fields_set and self.shuffle_classes:
+                raise ValueError("class_order fixes the order; leave shuffle_classes out")
+        return self
+
+    def plan(self, listing: Listing, *, seed: int) -> list[TaskPlan]:
+        ordered = self._ordered(listing.classes, seed)
+        first = self.first_task_classes or self.classes_per_task
+        if first > len(ordered):
+            field = "first_task_classes" if self.first_task_classes else "classes_per_task"
+            raise SettingsError(
+                f"stream.{field} is {first}, but the source has {len(ordered)} classes"
+            )
+        starts = [0, *range(first, len(ordered), self.classes_per_task)]
+        groups = [
+            tuple(ordered[start:stop])
+            for start, stop in zip(starts, [*starts[1:], len(ordered)], strict=True)
+        ]
+        return [
+            TaskPlan(
+                name=task_name(index),
+                domain="",
+                classes=group,
+                train=rows_of(listing, split="train", classes=group),
+                test=rows_of(listing, split="test", classes=group),
+            )
+            for index, group in enumerate(groups)
+        ]
+
+    def _ordered(self, classes: Sequence[str], seed: int) -> list[str]:
+        if self.class_order is not None:
+            check_names("stream.class_order", self.class_order, classes, what="class")
+            missing = [name for name in classes if name not in set(self.class_order)]
+            if missing:
+                raise SettingsError(
+                    f"stream.class_order leaves out {missing[0]!r}"
+                    + (f" and {len(missing) - 1} more" if missing[1:] else "")
+                    + "; name every class, or list the tasks you want with scenario: explicit"
+                )
+            return list(self.class_order)
+        if not self.shuffle_classes:
+            return list(classes)
+        return [classes[at] for at in np.random.RandomState(seed).permutation(len(classes))]
+
+
+class TaskIncrementalSettings(ClassIncrementalSettings):
+    """As class-incremental, but evaluation is told the task of every test sample."""
+
+    scenario: Literal["task_incremental"]  # type: ignore[assignment]
+
+    @property
+    def task_known(self) -> bool:
+        return True
+
+
+def task_name(index: int) -> str:
+    """The name of a task that the user gave none: "task-01" is the first."""
+    return f"task-{index + 1:02d}"
+
+
+def rows_of(
+    listing: Listing,
+    *,
+    split: str,
+    classes: Sequence[str] | None = None,
+    domain: str | None = None,
+) -> NDArray[np.int64]:
+    """Row numbers of the samples of a split, of some classes, of a domain; int64, ascending."""
+    samples = listing.samples
+    mask = pc.equal(samples["split"], split)
+    if classes is not None:
+        mask = pc.and_(mask, pc.is_in(samples["label"], value_set=pa.array(classes, pa.string())))
+    if domain is not None:
+        mask = pc.and_(mask, pc.equal(samples["domain"], domain))
+    return np.flatnonzero(mask.to_numpy()).astype(np.int64)
