@@ -59,6 +59,11 @@ class RunStarted(Event):
     experiment: Mapping[str, Any]
     resumed: bool = False
 
+    def to_json(self) -> dict[str, Any]:
+        """As for every event, with secrets left out of the experiment and the storage's URI."""
+        data: dict[str, Any] = without_secrets(super().to_json())
+        return data
+
 
 @dataclass(frozen=True)
 class StageProgress(Event):
@@ -179,6 +184,24 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
         return kind(**values, time=moment)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"event {kind.name_in_log!r} is incomplete: {error}") from error
+
+
+_SECRET_KEY = re.compile(r"api_?key|token|secret|passw|credential|access_key", re.IGNORECASE)
+_SECRET_IN_URI = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=[?&]secret_key=)[^&\s]+")
+
+
+def without_secrets(value: Any) -> Any:
+    """JSON data without the values of keys that sound secret and without user and password in URIs."""
+    if isinstance(value, dict):
+        return {
+            key: "(hidden)" if item and _SECRET_KEY.search(key) else without_secrets(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [without_secrets(item) for item in value]
+    if isinstance(value, str):
+        return _SECRET_IN_URI.sub("(hidden)", value)
+    return value
 
 
 def json_value(value: Any) -> Any:

@@ -17,7 +17,6 @@ from orchestrator.tracking.events import (
     TaskEvaluated,
     TaskLearned,
     VersionCommitted,
-    json_value,
 )
 
 
@@ -33,7 +32,7 @@ class TensorboardTracker:
     def handle(self, event: Event) -> None:
         """Writes the event's numbers, if it has any."""
         if isinstance(event, RunStarted):
-            text = json.dumps(json_value(event.experiment), indent=2, ensure_ascii=False)
+            text = json.dumps(event.to_json()["experiment"], indent=2, ensure_ascii=False)
             self._writer.add_text("experiment", f"```\n{text}\n```", 0)
         elif isinstance(event, TaskLearned):
             if not event.cached:

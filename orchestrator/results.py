@@ -1,0 +1,341 @@
+"""The tables in a run's folder: every prediction, the metrics that follow from them, and the summary.
+
+Predictions are kept sample by sample, and every number of a report is computed from them and from nothing else, so a
+table in a report can be checked, and a new metric can be had from an old run.  After each task its predictions
+appear as one file of their own (``predictions/after-00003.parquet``), whole or not at all; at the end they are joined
+into ``predictions.parquet``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import ArrayLike, NDArray
+
+from orchestrator.tracking.events import json_value
+from workers.errors import CorruptionError, StorageError
+from workers.storage.atomic import write_atomic
+from workers.storage.filesystem import Storage
+
+RunDir = str | os.PathLike[str]
+
+PREDICTION_SCHEMA = pa.schema(
+    [
+        pa.field("method", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("after_task", pa.int32(), nullable=False),  # the last task learned
+        pa.field("task", pa.int32(), nullable=False),  # the task that the sample belongs to
+        pa.field("sample", pa.string(), nullable=False),
+        pa.field("label", pa.int32(), nullable=False),  # class index in the stream
+        pa.field("predicted", pa.int32(), nullable=False),  # class index in the stream
+        pa.field("routed_task", pa.int32(), nullable=False),  # -1: the method does not route
+        pa.field("confidence", pa.float32(), nullable=False),  # NaN: none
+        pa.field("routing_confidence", pa.float32(), nullable=False),  # NaN: none
+        pa.field("log_prob_true", pa.float32(), nullable=False),  # NaN: none
+    ]
+)
+
+METRIC_SCHEMA = pa.schema(
+    [
+        pa.field("method", pa.string(), nullable=False),
+        pa.field("after_task", pa.int32(), nullable=False),
+        pa.field("on_task", pa.int32(), nullable=False),  # -1: over all tasks seen
+        pa.field("metric", pa.string(), nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+    ]
+)
+
+SCORED_COLUMNS = ("method", "after_task", "task", "label", "predicted", "routed_task")
+"""What :func:`count` needs of the predictions; the rest need not be read."""
+
+_CHUNK = re.compile(r"after-(\d+)\.parquet")
+
+
+class PredictionRows:
+    """Gathers predictions, method by method, into one table of :data:`PREDICTION_SCHEMA`."""
+
+    def __init__(self) -> None:
+        self._tables: list[pa.Table] = []
+
+    def add(
+        self,
+        *,
+        method: str,
+        after_task: int,
+        task: ArrayLike,
+        sample: Sequence[str] | pa.Array | pa.ChunkedArray,
+        label: ArrayLike,
+        predicted: ArrayLike,
+        routed_task: ArrayLike | None = None,
+        confidence: ArrayLike | None = None,
+        routing_confidence: ArrayLike | None = None,
+        log_prob_true: ArrayLike | None = None,
+    ) -> None:
+        """Adds n predictions of one method.
+
+        Args:
+            method: name of the router or baseline.
+            after_task: index of the last task learned.
+            task: true task index of each sample, int [n] (or one number for all).
+            sample: ids of the samples, n strings.
+            label: true class index, int [n].
+            predicted: predicted class index, int [n].
+            routed_task: chosen task index, int [n]; None: the method does not route.
+            confidence: probability of the predicted class, float [n]; None: none.
+            routing_confidence: probability of the chosen task, float [n]; None: none.
+            log_prob_true: natural logarithm of the true class's probability, float [n]; None: none.
+
+        Raises:
+            ValueError: arrays of different lengths.
+        """
+        rows = len(sample)
+
+        def column(values: ArrayLike | None, missing: float, dtype: Any) -> NDArray[Any]:
+            array = np.asarray(missing if values is None else values, dtype=dtype)
+            if array.ndim == 0:
+                array = np.full(rows, array, dtype=dtype)
+            if array.shape != (rows,):
+                raise ValueError(f"{method}: an array of shape {array.shape} for {rows} samples")
+            return array
+
+        codes = pa.array(np.zeros(rows, dtype=np.int32))
+        nan = float("nan")
+        columns = [
+            pa.DictionaryArray.from_arrays(codes, pa.array([method], pa.string())),
+            column(after_task, 0, np.int32),
+            column(task, 0, np.int32),
+            sample if isinstance(sample, pa.ChunkedArray) else pa.array(sample, pa.string()),
+            column(label, 0, np.int32),
+            column(predicted, 0, np.int32),
+            column(routed_task, -1, np.int32),
+            column(confidence, nan, np.float32),
+            column(routing_confidence, nan, np.float32),
+            column(log_prob_true, nan, np.float32),
+        ]
+        self._tables.append(pa.table(columns, schema=PREDICTION_SCHEMA))
+
+    def table(self) -> pa.Table:
+        """Everything added, as one table."""
+        if not self._tables:
+            return PREDICTION_SCHEMA.empty_table()
+        return pa.concat_tables(self._tables).unify_dictionaries()
+
+
+# -- files -----------------------------------------------------------------------------------------------------
+
+
+def write_chunk(run_dir: RunDir, after_task: int, rows: PredictionRows | pa.Table) -> str:
+    """Writes the predictions made after ``after_task``, replacing those of an earlier attempt.
+
+    Returns:
+        The file's path relative to the run's folder.
+
+    Raises:
+        StorageError: the file cannot be written.
+        ValueError: a row is of another ``after_task``.
+    """
+    table = rows.table() if isinstance(rows, PredictionRows) else rows
+    table = table.cast(PREDICTION_SCHEMA)
+    if np.any(_numbers(table, "after_task") != after_task):
+        raise ValueError(f"rows of another task among those after task {after_task}")
+    path = f"predictions/after-{after_task:05d}.parquet"
+    _write_table(run_dir, path, table)
+    return path
+
+
+def consolidate_predictions(run_dir: RunDir) -> None:
+    """Joins the chunks into ``predictions.parquet`` and removes them.  A crash on the way loses nothing.
+
+    Raises:
+        StorageError: the files cannot be written.
+    """
+    storage = Storage.open(run_dir)
+    chunks = _chunks(storage)
+    if not chunks:
+        return
+    _write_table(run_dir, "predictions.parquet", read_predictions(run_dir))
+    for path in chunks.values():
+        storage.delete(path)
+
+
+def read_predictions(run_dir: RunDir, columns: Sequence[str] | None = None) -> pa.Table:
+    """All predictions of a run so far, in order of ``after_task``; a chunk replaces what was joined before it.
+
+    Raises:
+        StorageError: the run's folder has none, or they cannot be read.
+        CorruptionError: a file is not Parquet.
+    """
+    storage = Storage.open(run_dir)
+    chunks = _chunks(storage)
+    tables = []
+    wanted = list(columns) if columns is not None else PREDICTION_SCHEMA.names
+    if storage.exists("predictions.parquet"):
+        read = sorted({*wanted, "after_task"}, key=PREDICTION_SCHEMA.names.index)
+        joined = _read_table(storage, "predictions.parquet", read)
+        if chunks:
+            joined = joined.filter(pa.array(~np.isin(_numbers(joined, "after_task"), list(chunks))))
+        tables.append(joined.select(wanted))
+    tables += [_read_table(storage, chunks[task], wanted) for task in sorted(chunks)]
+    if not tables:
+        raise StorageError(
+            f"{storage.describe()} holds no predictions; give the folder of a run that has evaluated a task"
+        )
+    return pa.concat_tables(tables).unify_dictionaries()
+
+
+def write_metrics(run_dir: RunDir, metrics: pa.Table) -> None:
+    """Writes ``metrics.parquet``, a table of :data:`METRIC_SCHEMA`."""
+    _write_table(run_dir, "metrics.parquet", metrics.cast(METRIC_SCHEMA))
+
+
+def read_metrics(run_dir: RunDir) -> pa.Table:
+    """Reads ``metrics.parquet``."""
+    return _read_table(Storage.open(run_dir), "metrics.parquet", METRIC_SCHEMA.names)
+
+
+def write_summary(run_dir: RunDir, summary: Mapping[str, Any]) -> None:
+    """Writes ``summary.json``; NaN becomes null."""
+    text = json.dumps(json_value(summary), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_atomic(
+        Storage.open(run_dir), "summary.json", text.encode("utf-8", errors="backslashreplace")
+    )
+
+
+def read_summary(run_dir: RunDir) -> dict[str, Any]:
+    """Reads ``summary.json``.
+
+    Raises:
+        StorageError: there is none.
+        CorruptionError: it is not a JSON object.
+    """
+    storage = Storage.open(run_dir)
+    try:
+        data = json.loads(storage.read_bytes("summary.json"))
+    except ValueError as error:
+        raise CorruptionError(
+            f"{storage.describe('summary.json')} is not JSON; run the same command again to rewrite it"
+        ) from error
+    if not isinstance(data, dict):
+        raise CorruptionError(f"{storage.describe('summary.json')} is not a JSON object")
+    return data
+
+
+# -- numbers from predictions ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often one method was right, by (last task learned, task of the sample); int64 [T, T] each.
+
+    ``routed`` counts the samples for which the method chose a task, ``routed_right`` those with the right one.
+    """
+
+    samples: NDArray[np.int64]
+    right: NDArray[np.int64]
+    routed: NDArray[np.int64]
+    routed_right: NDArray[np.int64]
+
+    @property
+    def accuracy(self) -> NDArray[np.float64]:
+        """a[i, j]: accuracy on task j after learning task i, float64 [T, T]; NaN where nothing was scored."""
+        return _ratio(self.right, self.samples)
+
+    @property
+    def seen_accuracy(self) -> NDArray[np.float64]:
+        """Sample-weighted accuracy over all tasks scored after each task, float64 [T]."""
+        return _ratio(self.right.sum(axis=1), self.samples.sum(axis=1))
+
+    @property
+    def routing_accuracy(self) -> NDArray[np.float64]:
+        """Share of samples routed to their own task, over all tasks after each task, float64 [T]."""
+        return _ratio(self.routed_right.sum(axis=1), self.routed.sum(axis=1))
+
+
+def method_names(predictions: pa.Table) -> list[str]:
+    """The methods in a table of predictions, in order of their first appearance."""
+    codes, names = _methods(predictions)
+    present, first = np.unique(codes, return_index=True)
+    return [names[code] for code in present[np.argsort(first, kind="stable")]]
+
+
+def count(predictions: pa.Table) -> dict[str, Counts]:
+    """Counts of every method, from a table that holds at least :data:`SCORED_COLUMNS`."""
+    codes, names = _methods(predictions)
+    after, task = _numbers(predictions, "after_task"), _numbers(predictions, "task")
+    tasks = int(max(after.max(initial=-1), task.max(initial=-1))) + 1
+    cell = (codes.astype(np.int64) * tasks + after) * tasks + task
+    right = _numbers(predictions, "label") == _numbers(predictions, "predicted")
+    routed = _numbers(predictions, "routed_task")
+
+    def tally(rows: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+        chosen = cell if rows is None else cell[rows]
+        return np.bincount(chosen, minlength=len(names) * tasks * tasks).reshape(-1, tasks, tasks)
+
+    tallies = tally(None), tally(right), tally(routed >= 0), tally((routed == task) & (routed >= 0))
+    return {
+        name: Counts(*(t[names.index(name)] for t in tallies)) for name in method_names(predictions)
+    }
+
+
+def accuracy_matrix(predictions: pa.Table, method: str) -> NDArray[np.float64]:
+    """a[i, j]: accuracy of a method on task j after learning task i, float64 [T, T]; NaN where not scored.
+
+    Raises:
+        KeyError: no prediction of that method.
+    """
+    return count(predictions)[method].accuracy
+
+
+# -- helpers ---------------------------------------------------------------------------------------------------
+
+
+def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
+    out = np.full(whole.shape, np.nan)
+    np.divide(part, whole, out=out, where=whole > 0)
+    return out
+
+
+def _numbers(table: pa.Table, column: str) -> NDArray[Any]:
+    return table.column(column).to_numpy()  # type: ignore[no-any-return]
+
+
+def _methods(predictions: pa.Table) -> tuple[NDArray[np.int32], list[str]]:
+    """Codes int32 [n] and the names they stand for."""
+    column = predictions.column("method").unify_dictionaries()
+    if column.num_chunks == 0:
+        return np.zeros(0, dtype=np.int32), []
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
+    return codes, column.chunk(0).dictionary.to_pylist()
+
+
+def _chunks(storage: Storage) -> dict[int, str]:
+    """Chunk files by ``after_task``."""
+    found = {}
+    for entry in storage.list("predictions"):
+        match = _CHUNK.fullmatch(entry.name)
+        if match:
+            found[int(match[1])] = entry.path
+    return found
+
+
+def _write_table(run_dir: RunDir, path: str, table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    write_atomic(Storage.open(run_dir), path, memoryview(sink.getvalue()))
+
+
+def _read_table(storage: Storage, path: str, columns: Sequence[str]) -> pa.Table:
+    try:
+        return pq.read_table(storage.open_mmap(path), columns=list(columns))
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptionError(
+            f"{storage.describe(path)} is not a readable Parquet file ({str(error).splitlines()[0]}); "
+            "remove it and run the same command again"
+        ) from error
