@@ -1,0 +1,1 @@
+"""Parity with the published classes: ``python -m tests.parity FOLDER``."""

@@ -1,0 +1,35 @@
+"""Checks a folder holding forward.npz and stream.npz; prints deviations, exits 0 (parity) or 1."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tests.parity.check import RTOL, check_folder
+
+
+def main() -> int:
+    """Run the check named on the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.parity", description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder with forward.npz and stream.npz")
+    folder: Path = parser.parse_args().folder
+    missing = [name for name in ("forward.npz", "stream.npz") if not (folder / name).is_file()]
+    if missing:
+        print(f"{folder} has no {' and no '.join(missing)}", file=sys.stderr)
+        return 1
+    deviations = check_folder(folder)
+    width = max(len(deviation.quantity) for deviation in deviations)
+    for deviation in sorted(deviations, key=lambda item: (item.passed, -item.relative)):
+        verdict = "ok" if deviation.passed else "FAILED"
+        print(f"{deviation.quantity:<{width}}  {deviation.relative:9.2e}  {verdict}")
+    failed = sum(not deviation.passed for deviation in deviations)
+    print(
+        f"{len(deviations)} quantities, {failed} outside rtol {RTOL:g} "
+        "(whole numbers: share that differs, must be 0)"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""Compares this implementation with numbers computed by the published classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from workers.modeling.heads import UnifiedHead, cosine_logits, softmax_entropy
+from workers.modeling.learner import Execution, LearnedTask, LearningSettings, learn_unified
+from workers.modeling.luca import PARAMETER_NAMES, Flow, LucaSettings, Parameters, apply
+from workers.modeling.recipes import RECIPES
+
+RTOL = 1e-6
+ATOL = 1e-12
+EVALUATION_BATCH = 48
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """The largest difference of one quantity.
+
+    Attributes:
+        quantity: its name, ``FILE:NAME``.
+        relative: largest |ours - theirs| / |theirs|, where |theirs| exceeds ATOL; for whole numbers
+            the share of entries that differ.
+        passed: within RTOL (floating point), or equal (whole numbers).
+    """
+
+    quantity: str
+    relative: float
+    passed: bool
+
+
+def check_folder(folder: Path) -> list[Deviation]:
+    """All deviations of a folder that holds ``forward.npz`` and ``stream.npz``."""
+    found: list[Deviation] = []
+    with np.load(folder / "forward.npz", allow_pickle=False) as forward:
+        found += [_named("forward", deviation) for deviation in check_forward(forward)]
+    with np.load(folder / "stream.npz", allow_pickle=False) as stream:
+        found += [_named("stream", deviation) for deviation in check_stream(dict(stream))]
+    return found
+
+
+def check_forward(arrays: Arrays) -> Iterator[Deviation]:
+    """Outputs of every flow in the file."""
+    for flow in PARAMETER_NAMES:
+        if f"{flow}.input" in arrays:
+            module = _tensors(arrays, f"{flow}.state.", PARAMETER_NAMES[flow])
+            output = apply(module, torch.from_numpy(arrays[f"{flow}.input"]), flow)
+            yield _compare(f"{flow}.output", output, arrays[f"{flow}.output"])
+
+
+def check_stream(arrays: Arrays) -> Iterator[Deviation]:
+    """Every task of the stream learned in its recorded order, and evaluated after it."""
+    flow: Flow = "tosca"
+    train, test = torch.from_numpy(arrays["train.features"]), arrays["test.features"]
+    labels = arrays["train.labels"].astype(np.int64)
+    modules: list[Parameters] = []
+    head: UnifiedHead | None = None
+    task = 0
+    while f"task{task}.order" in arrays:
+        name = f"task{task}"
+        seen = 0 if head is None else head.weight.shape[0]
+        total = arrays[f"{name}.init.head"].shape[0]
+        if head is not None:
+            yield _compare(f"{name}.init.head", _grown(head, total), arrays[f"{name}.init.head"])
+        rows = np.flatnonzero((labels >= seen) & (labels < total))
+        learned = _learn(
+            arrays, name, train[rows], torch.from_numpy(labels[rows]), range(seen, total), head
+        )
+        yield _compare(f"{name}.loss", learned.step_losses, arrays[f"{name}.loss"])
+        for parameter in PARAMETER_NAMES[flow]:
+            key = f"{name}.final.{parameter}"
+            yield _compare(key, learned.module[parameter], arrays[key])
+        yield _compare(f"{name}.final.head", learned.head, arrays[f"{name}.final.head"])
+        yield _compare(f"{name}.final.sigma", learned.scale, arrays[f"{name}.final.sigma"])
+        modules.append(learned.module)
+        head = UnifiedHead(learned.head, learned.scale)
+        shown = torch.from_numpy(test[arrays["test.labels"] < total])
+        for key, ours in _evaluate(modules, head, shown, flow).items():
+            yield _compare(f"{name}.eval.{key}", ours, arrays[f"{name}.eval.{key}"])
+        task += 1
+
+
+def _learn(
+    arrays: Arrays,
+    name: str,
+    features: Tensor,
+    labels: Tensor,
+    classes: range,
+    head: UnifiedHead | None,
+) -> LearnedTask:
+    order = arrays[f"{name}.order"]
+    init = _tensors(arrays, f"{name}.init.", PARAMETER_NAMES["tosca"])
+    sigma = torch.from_numpy(arrays[f"{name}.init.sigma"]).reshape(())
+    learning = LearningSettings(
+        **{
+            **RECIPES["tosca"]["learning"],
+            "epochs": len(order),
+            "batch_size": _batch_size(len(features), len(arrays[f"{name}.loss"]) // len(order)),
+        }
+    )
+    return learn_unified(
+        [features],
+        labels,
+        new_classes=classes,
+        previous=head,
+        luca=LucaSettings(
+            adapter_rank=init["mlp.0.weight"].shape[0],
+            calibrator_rank=init["se.0.weight"].shape[0],
+        ),
+        learning=learning,
+        seed=0,
+        task_key=name,
+        init=init,
+        init_head=UnifiedHead(torch.from_numpy(arrays[f"{name}.init.head"]), sigma),
+        order=order,
+        execution=Execution(dtype=torch.float64, keep_step_losses=True),
+    )
+
+
+def _batch_size(samples: int, steps: int) -> int:
+    """16 where that gives the recorded number of steps, else the largest power of two that does."""
+    for size in (16, 512, 256, 128, 64, 48, 32, 8, 4, 2, 1):
+        if -(-samples // size) == steps:
+            return size
+    return -(-samples // steps)
+
+
+def _evaluate(
+    modules: list[Parameters], head: UnifiedHead, features: Tensor, flow: Flow
+) -> dict[str, Tensor]:
+    logits = torch.stack(
+        [
+            cosine_logits(apply(module, features, flow), head.weight, head.scale)
+            for module in modules
+        ]
+    )
+    entropy = softmax_entropy(logits)
+    samples = torch.arange(len(features))
+    single = entropy.argmin(0)
+    batched = torch.cat(
+        [
+            part.mean(1).argmin().repeat(part.shape[1])
+            for part in torch.split(entropy, EVALUATION_BATCH, dim=1)
+        ]
+    )
+    predictions = logits.argmax(-1)
+    return {
+        "entropy": entropy,
+        "pred_batch48": predictions[batched, samples],
+        "module_per_sample": single,
+        "pred_per_sample": predictions[single, samples],
+    }
+
+
+def _grown(head: UnifiedHead, total: int) -> Tensor:
+    from workers.modeling.heads import grow_unified_head
+
+    return grow_unified_head(
+        head,
+        classes=total,
+        width=head.weight.shape[1],
+        generator=torch.Generator(),
+        dtype=torch.float64,
+    ).weight
+
+
+def _tensors(arrays: Arrays, prefix: str, names: tuple[str, ...]) -> Parameters:
+    return {name: torch.from_numpy(arrays[prefix + name].copy()) for name in names}
+
+
+def _compare(quantity: str, ours: Tensor | None, theirs: Array) -> Deviation:
+    assert ours is not None
+    values = ours.numpy().reshape(theirs.shape)
+    if theirs.dtype.kind in "iu":
+        differing = float(np.mean(values != theirs))
+        return Deviation(quantity, differing, differing == 0.0)
+    difference = np.abs(values - theirs)
+    relative = float(np.max(difference / np.maximum(np.abs(theirs), ATOL)))
+    passed = bool(np.allclose(values, theirs, rtol=RTOL, atol=ATOL))
+    return Deviation(quantity, relative, passed)
+
+
+def _named(file: str, deviation: Deviation) -> Deviation:
+    return Deviation(f"{file}:{deviation.quantity}", deviation.relative, deviation.passed)

@@ -1,0 +1,258 @@
+"""Mini-batches for learning: an epoch's features, gathered once into contiguous blocks.
+
+Small feature sets are read into memory once; larger ones are gathered block by block, so that a trainer's memory
+does not grow with the feature set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from workers.errors import DataError
+
+MATERIALISE_BYTES = 256 * 2**20
+BLOCK_BYTES = 32 * 2**20
+
+
+class FeatureView(Protocol):
+    """Features [n, d] read by row number; ``workers.storage.features.FeatureSet`` is one."""
+
+    def __len__(self) -> int: ...
+
+    def gather(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Rows as float32 [k, d], in the order asked for."""
+        ...
+
+
+View = FeatureView | Tensor
+
+
+class ViewReader:
+    """Rows of one view as tensors of the learner's dtype and device."""
+
+    def __init__(
+        self, view: View, *, dtype: torch.dtype, device: torch.device, budget: int
+    ) -> None:
+        self._view = view
+        self._dtype = dtype
+        self._device = device
+        self.length = len(view)
+        self.width = 0
+        self.bytes = 0
+        if self.length == 0:
+            raise DataError("a task has no samples; every task needs at least one training sample")
+        first = self._gather(np.zeros(1, dtype=np.int64))
+        self.width = first.shape[1]
+        size = self.length * self.width * first.element_size()
+        self._whole: Tensor | None = None
+        if isinstance(view, Tensor) or size <= budget:
+            self._whole = self._gather(np.arange(self.length))
+            self.bytes = 0 if isinstance(view, Tensor) else size
+
+    def read(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
+        """Rows [k, d]; written into ``out`` when given."""
+        if self._whole is None:
+            block = self._gather(rows.cpu().numpy())
+            return block if out is None else out.copy_(block)
+        rows = rows.to(self._whole.device)
+        if out is None:
+            return self._whole.index_select(0, rows)
+        return torch.index_select(self._whole, 0, rows, out=out)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """All rows in order, in blocks of bounded size."""
+        size = max(1, BLOCK_BYTES // (self.width * 4))
+        for start in range(0, self.length, size):
+            rows = slice(start, min(start + size, self.length))
+            if self._whole is None:
+                yield rows, self._gather(np.arange(rows.start, rows.stop))
+            else:
+                yield rows, self._whole[rows]
+
+    def _gather(self, rows: NDArray[np.int64]) -> Tensor:
+        if isinstance(self._view, Tensor):
+            block = self._view.detach()
+            if len(rows) != self.length:
+                block = block[torch.from_numpy(rows)]
+        else:
+            block = torch.from_numpy(np.ascontiguousarray(self._view.gather(rows)))
+        if block.dim() != 2 or (self.width and block.shape[1] != self.width):
+            raise DataError(
+                f"features have shape {tuple(block.shape)}; learning needs [samples, width]"
+            )
+        block = block.to(device=self._device, dtype=self._dtype)
+        if not bool(torch.isfinite(block.sum())) and not bool(torch.isfinite(block).all()):
+            raise DataError(
+                "features hold NaN or infinite values; extract them anew or mend the source"
+            )
+        return block
+
+
+@dataclass(frozen=True)
+class TaskFeatures:
+    """A task's training views, the view for class means, and its labels.
+
+    Attributes:
+        views: epoch e reads ``views[e % len(views)]``.
+        test: the view that class means are taken from.
+        labels: int64 [n], rows of the head.
+    """
+
+    views: tuple[ViewReader, ...]
+    test: ViewReader
+    labels: Tensor
+
+    @property
+    def length(self) -> int:
+        return self.test.length
+
+    @property
+    def width(self) -> int:
+        return self.test.width
+
+
+class ViewPool:
+    """Opens views, each object once, materialising within one budget."""
+
+    def __init__(self, *, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        self._device = device
+        self._left = MATERIALISE_BYTES
+        self._opened: dict[int, ViewReader] = {}
+
+    def open(self, view: View) -> ViewReader:
+        """The reader of a view; the same for the same object."""
+        if id(view) not in self._opened:
+            reader = ViewReader(view, dtype=self._dtype, device=self._device, budget=self._left)
+            self._left -= reader.bytes
+            self._opened[id(view)] = reader
+        return self._opened[id(view)]
+
+    def task(
+        self, views: Sequence[View], labels: Tensor, classes: int, test_view: View | None
+    ) -> TaskFeatures:
+        """A task's features, checked.
+
+        Raises:
+            DataError: no view, views of different lengths or widths, labels that do not fit, or
+                features that are not finite.
+        """
+        if not views:
+            raise DataError("a task has no feature view; give at least one")
+        readers = tuple(self.open(view) for view in views)
+        test = readers[0] if test_view is None else self.open(test_view)
+        shapes = {(reader.length, reader.width) for reader in (*readers, test)}
+        if len(shapes) > 1:
+            raise DataError(
+                f"the views of a task differ in shape ({sorted(shapes)}); "
+                "all must hold the same samples at the same width"
+            )
+        if labels.shape != (test.length,) or labels.dtype != torch.int64:
+            raise DataError(
+                f"labels have shape {tuple(labels.shape)} and dtype {labels.dtype} for "
+                f"{test.length} samples; give int64 labels, one a sample"
+            )
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= classes:
+            raise DataError(f"labels span {low}..{high}, outside the classes 0..{classes - 1}")
+        return TaskFeatures(readers, test, labels.to(self._device))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's samples.
+
+    Attributes:
+        features: [b, d] for one module, [m, b, d] for m.
+        labels: int64 [b, 1] or [m, b, 1].
+        size: samples of the whole batch, over all ranks.
+    """
+
+    features: Tensor
+    labels: Tensor
+    size: int
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """How an epoch's order is cut: batches of ``batch_size``, of which a rank sees every world-th row."""
+
+    length: int
+    batch_size: int
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def steps(self) -> int:
+        """Steps of one epoch."""
+        return -(-self.length // self.batch_size)
+
+    def epoch(
+        self, tasks: Sequence[TaskFeatures], orders: Sequence[Tensor], epoch: int
+    ) -> Iterator[Batch]:
+        """Batches of one epoch for m tasks at once, gathered block by block.
+
+        Args:
+            tasks: m tasks of equal length and width.
+            orders: m permutations of the samples.
+            epoch: its number, which chooses the view.
+        """
+        row_bytes = tasks[0].width * 4 * len(tasks)
+        per_block = max(1, BLOCK_BYTES // (row_bytes * self.batch_size))
+        readers = [task.views[epoch % len(task.views)] for task in tasks]
+        for first in range(0, self.steps, per_block):
+            starts = [
+                step * self.batch_size for step in range(first, min(first + per_block, self.steps))
+            ]
+            sizes = [min(self.batch_size, self.length - start) for start in starts]
+            local = [len(range(self.rank, size, self.world)) for size in sizes]
+            end = starts[-1] + sizes[-1]
+            rows = [self._rows(order[starts[0] : end], sizes) for order in orders]
+            features, labels = self._gather(tasks, readers, rows)
+            yield from map(
+                Batch,
+                torch.split(features, local, dim=-2),
+                torch.split(labels, local, dim=-2),
+                sizes,
+            )
+
+    def _rows(self, order: Tensor, sizes: list[int]) -> Tensor:
+        if self.world == 1:
+            return order
+        return torch.cat([part[self.rank :: self.world] for part in torch.split(order, sizes)])
+
+    @staticmethod
+    def _gather(
+        tasks: Sequence[TaskFeatures], readers: list[ViewReader], rows: list[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        if len(tasks) == 1:
+            labels = tasks[0].labels[rows[0].to(tasks[0].labels.device)]
+            return readers[0].read(rows[0]), labels.unsqueeze(-1)
+        first = readers[0].read(rows[0])
+        features = first.new_empty(len(tasks), *first.shape)
+        features[0] = first
+        for index in range(1, len(tasks)):
+            readers[index].read(rows[index], out=features[index])
+        labels = torch.stack(
+            [task.labels[row.to(task.labels.device)] for task, row in zip(tasks, rows, strict=True)]
+        )
+        return features, labels.unsqueeze(-1)
+
+
+def as_order(order: Any, *, epochs: int, length: int) -> Tensor:
+    """A given mini-batch order [epochs, n] as a tensor, checked to be permutations."""
+    given = torch.as_tensor(np.asarray(order), dtype=torch.int64)
+    identity = torch.arange(length)
+    if given.shape != (epochs, length) or not bool((given.sort(dim=1).values == identity).all()):
+        raise DataError(
+            f"the order has shape {tuple(given.shape)}; it must be a permutation of "
+            f"{length} samples for each of {epochs} epochs"
+        )
+    return given
