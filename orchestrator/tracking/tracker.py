@@ -125,15 +125,16 @@ class CompositeTracker:
 
 
 def build_trackers(
-    settings: TrackingSettings, run_dir: str | Path, *, console: bool = True, resume: bool = False
+    settings: TrackingSettings, run_dir: str | Path, *, console: bool = True
 ) -> CompositeTracker:
     """The trackers of a run: JSON lines always, then console, TensorBoard and W&B as set.
+
+    A run that is continued in the same folder continues its log and its W&B run.
 
     Args:
         settings: the experiment's ``tracking``.
         run_dir: the run's folder; made if missing.
         console: False silences the console whatever the settings say.
-        resume: the run continues one that was begun earlier in the same folder.
     """
     from orchestrator.tracking.jsonl import JsonlTracker
 
@@ -152,9 +153,7 @@ def build_trackers(
     if settings.wandb.mode != "disabled":
         from orchestrator.tracking.wandb_tracker import WandbTracker
 
-        optional["W&B"] = lambda: WandbTracker(
-            settings.wandb, folder, notify=composite.notify, resume=resume
-        )
+        optional["W&B"] = lambda: WandbTracker(settings.wandb, folder, notify=composite.notify)
     for name, make in optional.items():
         try:
             composite.add(make())
