@@ -24,7 +24,6 @@ from orchestrator.tracking.events import (
 from orchestrator.tracking.tracker import WandbSettings
 from workers.errors import LucaError
 
-
 _TASK_COLUMNS = (
     "task",
     "name",

@@ -202,7 +202,7 @@ def has_credentials() -> bool:
     return False
 
 
-def _unheard(message: str, level: Literal["info", "warning"]) -> None:  # noqa: ARG001
+def _unheard(message: str, level: Literal["info", "warning"]) -> None:
     """For a tracker that nobody listens to."""
 
 

@@ -104,7 +104,7 @@ def test_arrays_sets_and_objects_become_plain_json():
 
 def test_a_newer_logs_extra_fields_are_ignored():
     data = EXAMPLES[-2].to_json() | {"colour": "red"}
-    assert event_from_json(data) == EXAMPLES[-2]
+    assert event_from_json(data).to_json() == EXAMPLES[-2].to_json()
 
 
 @pytest.mark.parametrize("data", [{}, {"event": "nonsense"}, {"event": "notice", "level": "info"}])
