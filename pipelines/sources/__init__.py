@@ -7,19 +7,30 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipelines.sources.base import Source
+from pipelines.sources.cifar import CifarSettings, CifarSource
 from pipelines.sources.demo import DemoSettings, DemoSource
 from pipelines.sources.features import FeaturesSettings, FeaturesSource
 from pipelines.sources.image_folder import ImageFolderSettings, ImageFolderSource
+from pipelines.sources.manifest import ManifestSettings, ManifestSource
+from pipelines.sources.parquet import ParquetSettings, ParquetSource
 from pipelines.sources.table import SAMPLE_SCHEMA, Listing
 
 SOURCES: dict[str, type[Source]] = {
     "demo": DemoSource,
     "image_folder": ImageFolderSource,
+    "manifest": ManifestSource,
+    "parquet": ParquetSource,
     "features": FeaturesSource,
+    "cifar": CifarSource,
 }
 
 SourceSettings = Annotated[
-    DemoSettings | ImageFolderSettings | FeaturesSettings,
+    DemoSettings
+    | ImageFolderSettings
+    | ManifestSettings
+    | ParquetSettings
+    | FeaturesSettings
+    | CifarSettings,
     Field(discriminator="kind"),
 ]
 

@@ -17,14 +17,8 @@ from pipelines.sources.base import Source
 from pipelines.sources.columns import TableFile, table_file
 from pipelines.sources.files import check_content, content_digest
 from pipelines.sources.index import DigestIndex
-from pipelines.sources.table import Listing, make_listing
-from pipelines.sources.tabular import (
-    TabularSettings,
-    canonical_classes,
-    read_rows,
-    refuse_nulls,
-    table_files,
-)
+from pipelines.sources.table import Listing
+from pipelines.sources.tabular import TabularSettings, list_tables, refuse_nulls
 from workers.errors import DataError
 
 if TYPE_CHECKING:
@@ -76,26 +70,22 @@ class FeaturesSource(Source):
     settings: FeaturesSettings
 
     def reader(self) -> FeatureReader:
-        width = self.feature_width
-        assert width is not None
+        width = self.listing().feature_width
+        if width is None:
+            raise DataError("the listing of ready features has no width")
         return FeatureReader(
             root=self._root, column=self.settings.feature_column, width=width, dtype=self._dtype
         )
 
     def _list(self) -> Listing:
-        files, splits = table_files(self.settings)
-        column = self.settings.feature_column
-        parts = [
-            read_rows(file, self.settings, split=split, payload=column)
-            for file, split in zip(files, splits, strict=True)
-        ]
-        self._root = files[0].root
+        tables = list_tables(self.settings, payload=lambda _: self.settings.feature_column)
+        self._root = tables.root
         shapes: dict[tuple[int, str], str] = {}
-        contents: list[str] = []
-        for file, part in zip(files, parts, strict=True):
-            width, dtype, digests = self._scan(file, len(part.labels))
-            shapes.setdefault((width, dtype), file.entry.location)
-            contents += digests
+        contents = []
+        for rows in tables.rows:
+            width, dtype, digests = self._scan(rows.file, len(rows.ids))
+            shapes.setdefault((width, dtype), rows.file.entry.location)
+            contents.append(digests)
         if len(shapes) > 1:
             (one, first), (two, second) = list(shapes.items())[:2]
             raise DataError(
@@ -103,44 +93,28 @@ class FeaturesSource(Source):
                 "all files must agree"
             )
         ((width, self._dtype),) = shapes
-        return make_listing(
-            where=files[0].entry.location if len(files) == 1 else f"{len(files)} feature files",
-            ids=[name for part in parts for name in part.ids],
-            labels=[name for part in parts for name in part.labels],
-            domains=[name for part in parts for name in part.domains],
-            splits=[name for part in parts for name in part.splits],
-            contents=contents,
-            locations=[part.file.entry.location for part in parts for _ in part.labels],
-            rows=np.concatenate([np.arange(len(part.labels)) for part in parts]),
-            classes=canonical_classes(parts),
-            plan=self.settings.split_plan,
-            feature_width=width,
-        )
+        return tables.listing(contents, feature_width=width)
 
     def _scan(self, file: TableFile, count: int) -> tuple[int, str, list[str]]:
-        """Width, type and content digests of a file's features, remembered by size and change time."""
+        """Width, type and content digests of a file's features."""
         column = self.settings.feature_column
-        entry = file.entry
-        index = DigestIndex(self._cache_dir, f"features {entry.location} {column}")
-        stamp = f"{entry.size} {entry.mtime_ns} {count}".encode()
-        known = index.load()
-        if known is not None and (known.schema.metadata or {}).get(b"stamp") == stamp:
-            width, dtype = known.schema.metadata[b"shape"].decode().split()
-            return int(width), dtype, known["content"].to_pylist()
-        digests: list[str] = []
-        width, dtype = 0, ""
-        for offset, values in file.chunks(column):
-            matrix = feature_matrix(entry.location, column, values, first_row=offset)
-            if offset and matrix.shape[1] != width:
-                raise _unequal(entry.location, column, offset, width, matrix.shape[1])
-            width, dtype = matrix.shape[1], matrix.dtype.name
-            digests += [content_digest(row) for row in matrix]
-        index.save(
-            pa.table({"content": digests}).replace_schema_metadata(
-                {"stamp": stamp, "shape": f"{width} {dtype}"}
-            )
-        )
-        return width, dtype, digests
+        location = file.entry.location
+
+        def compute() -> tuple[list[str], str]:
+            digests: list[str] = []
+            width, dtype = 0, ""
+            for offset, values in file.chunks(column):
+                matrix = feature_matrix(location, column, values, first_row=offset)
+                if offset and matrix.shape[1] != width:
+                    raise _unequal(location, column, offset, width, matrix.shape[1])
+                width, dtype = matrix.shape[1], matrix.dtype.name
+                digests += [content_digest(row) for row in matrix]
+            return digests, f"{width} {dtype}"
+
+        index = DigestIndex(self._cache_dir, f"features {location} {column}")
+        digests, note = index.of_rows(file.entry, count, compute)
+        width, dtype = note.split()
+        return int(width), dtype, digests
 
 
 def feature_matrix(
@@ -161,7 +135,7 @@ def feature_matrix(
         raise DataError(
             f"{where!r}: column {column!r} is {kind}; features are fixed_size_list<float16> or <float32>"
         )
-    refuse_nulls(where, column, values)
+    refuse_nulls(where, column, values, first_row=first_row)
     if fixed:
         width = kind.list_size
     else:

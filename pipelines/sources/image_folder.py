@@ -109,7 +109,7 @@ class ImageFolderSource(Source):
             labels=[place.label for place in places],
             domains=[place.domain for place in places],
             splits=[place.split for place in places],
-            contents=DigestIndex(self._cache_dir, f"images {locate(path)}").digests(path, images),
+            contents=DigestIndex(self._cache_dir, f"images {locate(path)}").of_files(path, images),
             locations=[image.location for image in images],
             rows=[-1] * len(images),
             plan=self.settings.split_plan,

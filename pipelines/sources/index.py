@@ -1,28 +1,25 @@
 """Remembers the content digests of files by path, size and change time, so that a second listing reads none of them.
 
-One Arrow file a folder or table, written beside the features of the storage.  It is a convenience: when it is
-missing, damaged or cannot be written, the digests are computed again.
+One Arrow file a folder or table, kept beside the features of the storage.  It is a convenience: where it is missing,
+damaged or cannot be written, the digests are computed again; and a shard that reads a sample checks its digest.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
+import contextlib
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pipelines.sources.files import (
-    FileEntry,
-    content_digest,
-    file_digests,
-    filesystem_of,
-    is_remote,
-    locate,
-)
+from pipelines.sources.files import FileEntry, content_digest, file_digests
+from workers.errors import StorageError
+from workers.storage.atomic import write_atomic
+from workers.storage.filesystem import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+_COLUMNS = ["path", "size", "mtime_ns", "content"]
 
 
 class DigestIndex:
@@ -34,12 +31,16 @@ class DigestIndex:
     """
 
     def __init__(self, cache_dir: str | None, name: str) -> None:
-        self._root = cache_dir
-        self._name = f"{content_digest(name.encode())}.arrow"
+        self._storage = None if cache_dir is None else Storage.open(cache_dir)
+        self._path = f"{content_digest(name.encode())}.arrow"
 
-    def digests(self, root: str, files: Sequence[FileEntry]) -> list[str]:
-        """The content digest of each file; only unknown or changed files are read."""
-        known = self._known()
+    def of_files(self, root: str, files: Sequence[FileEntry]) -> list[str]:
+        """The content digest of each file; only unknown or changed files are read.
+
+        Raises:
+            DataError: a file cannot be read.
+        """
+        known = self._known_files()
         found = [known.get((file.relative, file.size, file.mtime_ns)) for file in files]
         unknown = [at for at, digest in enumerate(found) if digest is None]
         fresh = file_digests(root, [files[at].location for at in unknown])
@@ -47,65 +48,58 @@ class DigestIndex:
             found[at] = digest
         digests = [digest for digest in found if digest is not None]
         if unknown or len(known) != len(files):
-            self.save(
+            self._save(
                 pa.table(
-                    {
-                        "path": [file.relative for file in files],
-                        "size": pa.array([file.size for file in files], pa.int64()),
-                        "mtime_ns": pa.array([file.mtime_ns for file in files], pa.int64()),
-                        "content": digests,
-                    }
+                    [
+                        pa.array([file.relative for file in files], pa.string()),
+                        pa.array([file.size for file in files], pa.int64()),
+                        pa.array([file.mtime_ns for file in files], pa.int64()),
+                        pa.array(digests, pa.string()),
+                    ],
+                    names=_COLUMNS,
                 )
             )
         return digests
 
-    def _known(self) -> dict[tuple[str, int, int], str]:
-        table = self.load()
-        if table is None or table.column_names != ["path", "size", "mtime_ns", "content"]:
+    def of_rows(
+        self, file: FileEntry, count: int, compute: Callable[[], tuple[list[str], str]]
+    ) -> tuple[list[str], str]:
+        """The content digests of a file's rows and a note about them, computed when the file is new or has changed."""
+        stamp = f"{file.size} {file.mtime_ns} {count}"
+        table = self._load()
+        if table is not None and table.column_names == ["content"]:
+            metadata = table.schema.metadata or {}
+            if metadata.get(b"stamp") == stamp.encode() and table.num_rows == count:
+                return table["content"].to_pylist(), metadata[b"note"].decode()
+        digests, note = compute()
+        column = pa.table({"content": pa.array(digests, pa.string())})
+        self._save(column.replace_schema_metadata({"stamp": stamp, "note": note}))
+        return digests, note
+
+    def _known_files(self) -> dict[tuple[str, int, int], str]:
+        table = self._load()
+        if table is None or table.column_names != _COLUMNS:
             return {}
         paths, sizes, times, digests = (column.to_pylist() for column in table.columns)
         return dict(zip(zip(paths, sizes, times, strict=True), digests, strict=True))
 
-    def load(self) -> pa.Table | None:
-        """The stored table, or None when there is none that can be read."""
-        if self._root is None:
+    def _load(self) -> pa.Table | None:
+        if self._storage is None:
             return None
         try:
-            filesystem, path = filesystem_of(self._root, f"{locate(self._root)}/{self._name}")
-            with filesystem.open_input_file(path) as source:
-                return pa.ipc.open_file(source).read_all()
-        except (OSError, pa.ArrowException):
+            if not self._storage.exists(self._path):
+                return None
+            return pa.ipc.open_file(
+                pa.BufferReader(self._storage.read_bytes(self._path))
+            ).read_all()
+        except (StorageError, pa.ArrowException):
             return None
 
-    def save(self, table: pa.Table) -> None:
-        """Replace the stored table, atomically on local file systems; a failure to write is no error."""
-        if self._root is None:
+    def _save(self, table: pa.Table) -> None:
+        if self._storage is None:
             return
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
-        data = sink.getvalue()
-        try:
-            filesystem, path = filesystem_of(self._root, f"{locate(self._root)}/{self._name}")
-            if is_remote(self._root):
-                with filesystem.open_output_stream(path) as stream:
-                    stream.write(data)
-            else:
-                _write_local(path, data)
-        except OSError:
-            return
-
-
-def _write_local(path: str, data: pa.Buffer) -> None:
-    folder = os.path.dirname(path)
-    os.makedirs(folder, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(memoryview(data))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        with contextlib.suppress(StorageError):
+            write_atomic(self._storage, self._path, memoryview(sink.getvalue()))

@@ -12,12 +12,21 @@ from pydantic import Field
 
 from pipelines.sources.base import DataPaths, SplitSettings
 from pipelines.sources.columns import TABLE_SUFFIXES, TableFile, table_file
-from pipelines.sources.files import FileEntry, kind_of, locate, missing_message, public_uri, walk
+from pipelines.sources.files import (
+    FileEntry,
+    is_remote,
+    kind_of,
+    locate,
+    missing_message,
+    public_uri,
+    walk,
+)
 from pipelines.sources.splits import split_of_file
+from pipelines.sources.table import Listing, make_listing
 from workers.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 class TabularSettings(SplitSettings):
@@ -44,6 +53,43 @@ class TabularSettings(SplitSettings):
 
 
 @dataclass(frozen=True)
+class Tables:
+    """All files of a source, without their payload.
+
+    Attributes:
+        root: the URI whose file system opens the files.
+        payload: the payload's column.
+    """
+
+    settings: TabularSettings
+    root: str
+    payload: str
+    rows: tuple[Rows, ...]
+
+    def listing(
+        self, contents: Sequence[list[str]], *, feature_width: int | None = None
+    ) -> Listing:
+        """The listing, given the content digests of every file's rows."""
+        parts = self.rows
+        locations = [part.file.entry.location for part in parts]
+        return make_listing(
+            where=locations[0]
+            if len(parts) == 1
+            else f"{locations[0]} and {len(parts) - 1} more files",
+            ids=[name for part in parts for name in part.ids],
+            labels=[name for part in parts for name in part.labels],
+            domains=[name for part in parts for name in part.domains],
+            splits=[name for part in parts for name in part.splits],
+            contents=[digest for digests in contents for digest in digests],
+            locations=[part.file.entry.location for part in parts for _ in part.ids],
+            rows=[row for part in parts for row in range(len(part.ids))],
+            classes=canonical_classes(parts),
+            plan=self.settings.split_plan,
+            feature_width=feature_width,
+        )
+
+
+@dataclass(frozen=True)
 class Rows:
     """The rows of one file, without their payload.
 
@@ -60,7 +106,30 @@ class Rows:
     names: tuple[str, ...] | None
 
 
-def table_files(settings: TabularSettings) -> tuple[list[TableFile], list[str]]:
+def list_tables(settings: TabularSettings, *, payload: Callable[[TableFile], str]) -> Tables:
+    """Everything but the payload of every file of a source.
+
+    Args:
+        payload: finds the payload's column in the first file; the others must have the same.
+
+    Raises:
+        DataError: a file, folder or column is missing, or a column's values are not what they must be.
+        SettingsError: the settings contradict the files.
+    """
+    files, splits = _table_files(settings)
+    column = payload(files[0])
+    return Tables(
+        settings=settings,
+        root=files[0].root,
+        payload=column,
+        rows=tuple(
+            _read_rows(file, settings, split=split, payload=column)
+            for file, split in zip(files, splits, strict=True)
+        ),
+    )
+
+
+def _table_files(settings: TabularSettings) -> tuple[list[TableFile], list[str]]:
     """The files in order, and for each the split that its place says ("" when it says none).
 
     Raises:
@@ -77,6 +146,8 @@ def table_files(settings: TabularSettings) -> tuple[list[TableFile], list[str]]:
         )
         for file, name in zip(files, names, strict=True)
     ]
+    if len({file.root.split("://")[0] for file in files if is_remote(file.root)}) > 1:
+        raise SettingsError("stream.source: all files must lie on one file system")
     if len({file.entry.location for file in named}) < len(named):
         raise SettingsError("stream.source: a file is listed twice in path and test_path")
     if test:
@@ -119,7 +190,7 @@ def _relative_names(locations: Sequence[str]) -> list[str]:
     return ["/".join(part[depth:]) for part in parts]
 
 
-def read_rows(file: TableFile, settings: TabularSettings, *, split: str, payload: str) -> Rows:
+def _read_rows(file: TableFile, settings: TabularSettings, *, split: str, payload: str) -> Rows:
     """Everything about a file's rows but their payload.
 
     Args:
@@ -147,7 +218,7 @@ def read_rows(file: TableFile, settings: TabularSettings, *, split: str, payload
     columns = {role: name for role, name in wanted.items() if name is not None}
     for role, name in (("payload", payload), *columns.items()):
         if name not in schema.names:
-            setting = f"{role}_column" if role != "payload" else f"{payload}_column"
+            setting = "image_column or feature_column" if role == "payload" else f"{role}_column"
             raise DataError(
                 f"{where!r}: no column {name!r}; it has {', '.join(schema.names)} (source.{setting})"
             )
@@ -161,12 +232,16 @@ def read_rows(file: TableFile, settings: TabularSettings, *, split: str, payload
     prefix = f"{file.entry.relative}/" if file.entry.relative else ""
     return Rows(
         file=file,
-        ids=_texts(where, table[columns["id"]])
+        ids=number_or_text(where, table[columns["id"]])
         if "id" in columns
         else [f"{prefix}{row:08d}" for row in range(count)],
         labels=labels,
-        splits=_texts(where, table[columns["split"]]) if "split" in columns else [split] * count,
-        domains=_texts(where, table[columns["domain"]]) if "domain" in columns else [""] * count,
+        splits=number_or_text(where, table[columns["split"]])
+        if "split" in columns
+        else [split] * count,
+        domains=number_or_text(where, table[columns["domain"]])
+        if "domain" in columns
+        else [""] * count,
         integer=integer,
         names=names,
     )
@@ -192,18 +267,23 @@ def canonical_classes(rows: Sequence[Rows]) -> list[str]:
     return sorted(labels, key=int)
 
 
-def refuse_nulls(where: str, name: str, column: Any) -> None:
+def refuse_nulls(where: str, name: str, column: Any, *, first_row: int = 0) -> None:
     """Raise a DataError that names the rows of a column's nulls, if it has any."""
     if column.null_count:
         rows = pc.indices_nonzero(pc.is_null(column)).to_pylist()
-        shown = ", ".join(str(row) for row in rows[:5])
+        shown = ", ".join(str(first_row + row) for row in rows[:5])
         more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
         raise DataError(
             f"{where!r}: column {name!r} is null in row{'s' if len(rows) > 1 else ''} {shown}{more} (counted from 0)"
         )
 
 
-def _texts(where: str, column: pa.ChunkedArray) -> list[str]:
+def number_or_text(where: str, column: pa.ChunkedArray) -> list[str]:
+    """A column of text or whole numbers as text.
+
+    Raises:
+        DataError: it is of another type.
+    """
     kind = column.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type

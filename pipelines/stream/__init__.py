@@ -8,16 +8,25 @@ from pydantic import Field
 
 from pipelines.stream.build import build_stream
 from pipelines.stream.class_incremental import ClassIncrementalSettings, TaskIncrementalSettings
+from pipelines.stream.domain_incremental import DomainIncrementalSettings
+from pipelines.stream.explicit import ExplicitSettings
 from pipelines.stream.settings import ScenarioSettings, TaskPlan
+from pipelines.stream.show import StreamSummary, TaskSummary, describe
 from pipelines.stream.task import Stream, Task, TaskDefinition
 
 SCENARIOS: dict[str, type[ScenarioSettings]] = {
     "class_incremental": ClassIncrementalSettings,
+    "domain_incremental": DomainIncrementalSettings,
     "task_incremental": TaskIncrementalSettings,
+    "explicit": ExplicitSettings,
 }
 
 StreamSettings = Annotated[
-    ClassIncrementalSettings | TaskIncrementalSettings, Field(discriminator="scenario")
+    ClassIncrementalSettings
+    | DomainIncrementalSettings
+    | TaskIncrementalSettings
+    | ExplicitSettings,
+    Field(discriminator="scenario"),
 ]
 
 __all__ = [
@@ -25,8 +34,11 @@ __all__ = [
     "ScenarioSettings",
     "Stream",
     "StreamSettings",
+    "StreamSummary",
     "Task",
     "TaskDefinition",
     "TaskPlan",
+    "TaskSummary",
     "build_stream",
+    "describe",
 ]

@@ -16,7 +16,7 @@ from pipelines.stream.task import Stream, Task
 from workers.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,6 +43,7 @@ def build_stream(settings: ScenarioSettings, *, seed: int, cache_dir: str | None
     listing, plans = _only_claimed(listing, planned)
     classes = tuple(dict.fromkeys(name for plan in plans for name in plan.classes))
     numbers = {name: index for index, name in enumerate(classes)}
+    _check_taught(listing, numbers)
     labels = np.array([numbers[name] for name in listing.samples["label"].to_pylist()], np.int64)
     modifiers = Modifiers(settings, listing, seed=seed)
     tasks = []
@@ -88,6 +89,14 @@ def _check_plans(plans: Sequence[TaskPlan]) -> None:
             )
 
 
+def _check_taught(listing: Listing, numbers: Mapping[str, int]) -> None:
+    outside = [name for name in listing.classes if name not in numbers]
+    if outside:
+        raise DataError(
+            f"labels outside the stream: no task trains {some(outside)}, but test has it"
+        )
+
+
 def _only_claimed(
     listing: Listing, plans: Sequence[TaskPlan]
 ) -> tuple[Listing, Sequence[TaskPlan]]:
@@ -99,12 +108,12 @@ def _only_claimed(
         return listing, plans
     moved = np.cumsum(claimed) - 1
     samples = listing.samples.filter(pa.array(claimed)).combine_chunks()
-    taught = {name for plan in plans for name in plan.classes}
+    present = set(samples["label"].unique().to_pylist())
     return (
         replace(
             listing,
             samples=samples,
-            classes=tuple(name for name in listing.classes if name in taught),
+            classes=tuple(name for name in listing.classes if name in present),
         ),
         [replace(plan, train=moved[plan.train], test=moved[plan.test]) for plan in plans],
     )

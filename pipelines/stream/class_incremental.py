@@ -5,19 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field, PositiveInt, model_validator
 from typing_extensions import Self
 
 from pipelines.stream.names import check_names
-from pipelines.stream.settings import ScenarioSettings, TaskPlan
+from pipelines.stream.settings import ScenarioSettings, TaskPlan, rows_of, task_name
 from workers.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from pipelines.sources import Listing
 
@@ -98,25 +94,3 @@ class TaskIncrementalSettings(ClassIncrementalSettings):
     @property
     def task_known(self) -> bool:
         return True
-
-
-def task_name(index: int) -> str:
-    """The name of a task that the user gave none: "task-01" is the first."""
-    return f"task-{index + 1:02d}"
-
-
-def rows_of(
-    listing: Listing,
-    *,
-    split: str,
-    classes: Sequence[str] | None = None,
-    domain: str | None = None,
-) -> NDArray[np.int64]:
-    """Row numbers of the samples of a split, of some classes, of a domain; int64, ascending."""
-    samples = listing.samples
-    mask = pc.equal(samples["split"], split)
-    if classes is not None:
-        mask = pc.and_(mask, pc.is_in(samples["label"], value_set=pa.array(classes, pa.string())))
-    if domain is not None:
-        mask = pc.and_(mask, pc.equal(samples["domain"], domain))
-    return np.flatnonzero(mask.to_numpy()).astype(np.int64)

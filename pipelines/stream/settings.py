@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, model_validator
 from typing_extensions import Self
 
 from pipelines.sources import Listing, SourceSettings
 from workers.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -83,3 +88,25 @@ class ScenarioSettings(Settings):
             SettingsError: the settings name classes or domains that the samples do not have, or leave some out.
         """
         raise NotImplementedError
+
+
+def task_name(index: int) -> str:
+    """The name of a task that the user gave none: "task-01" is the first."""
+    return f"task-{index + 1:02d}"
+
+
+def rows_of(
+    listing: Listing,
+    *,
+    split: str,
+    classes: Sequence[str] | None = None,
+    domain: str | None = None,
+) -> NDArray[np.int64]:
+    """Row numbers of the samples of a split, of some classes, of a domain; int64, ascending."""
+    samples = listing.samples
+    mask = pc.equal(samples["split"], split)
+    if classes is not None:
+        mask = pc.and_(mask, pc.is_in(samples["label"], value_set=pa.array(classes, pa.string())))
+    if domain is not None:
+        mask = pc.and_(mask, pc.equal(samples["domain"], domain))
+    return np.flatnonzero(mask.to_numpy()).astype(np.int64)

@@ -139,8 +139,29 @@ class Stream:
         trained, validated = (
             Counter(self.labels[rows].tolist()) for rows in (task.train, task.validation)
         )
+        return TaskDefinition(
+            name=task.name,
+            domain=task.domain,
+            classes=names,
+            counts={
+                name: {"train": trained[index], "validation": validated[index]}
+                for name, index in zip(names, task.classes, strict=True)
+            },
+            samples_digest=self._samples_digest(train=task.train, validation=task.validation),
+        )
+
+    @property
+    def digest(self) -> str:
+        """Hex of 16 bytes over every task's definition and test samples, in order."""
+        digest = blake2b(json.dumps(self.classes).encode(), digest_size=16)
+        for task in self.tasks:
+            digest.update(self.definition(task).digest.encode())
+            digest.update(self._samples_digest(test=task.test).encode())
+        return digest.hexdigest()
+
+    def _samples_digest(self, **splits: Rows) -> str:
         digest = blake2b(digest_size=16)
-        for split, rows in (("train", task.train), ("validation", task.validation)):
+        for split, rows in splits.items():
             chosen = self.samples.take(rows)
             for label, name, content in zip(
                 chosen["label"].to_pylist(),
@@ -150,13 +171,4 @@ class Stream:
             ):
                 line = json.dumps([split, label, name, content], separators=(",", ":"))
                 digest.update(line.encode() + b"\n")
-        return TaskDefinition(
-            name=task.name,
-            domain=task.domain,
-            classes=names,
-            counts={
-                name: {"train": trained[index], "validation": validated[index]}
-                for name, index in zip(names, task.classes, strict=True)
-            },
-            samples_digest=digest.hexdigest(),
-        )
+        return digest.hexdigest()
