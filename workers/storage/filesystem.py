@@ -2,7 +2,7 @@
 
 Local roots go through ``os`` because durability needs fsync and because ``luca bank list`` should not pay for
 importing pyarrow; every other URI goes through ``pyarrow.fs``.  The few primitives that change files
-(``create_file``, ``rename``, ``link``, ``sync_directory``, ``delete``) are methods, so that a test can fail or
+(``create_file``, ``rename``, ``link``, ``sync_directory``, ``touch``, ``delete``) are methods, so that a test can fail or
 stop any single step.
 """
 
@@ -342,6 +342,16 @@ class Storage:
                 _make_durable_directory(self.full_path(directory))
             else:
                 self._fs.create_dir(self.full_path(directory), recursive=True)
+
+    def touch(self, path: str) -> None:
+        """Sets a file's modification time to now, creating an empty file when there is none."""
+        with self._explained("write", path):
+            if self._fs is None:
+                with open(self.full_path(path), "ab"):
+                    os.utime(self.full_path(path))
+            else:
+                with self._fs.open_output_stream(self.full_path(path)):
+                    pass
 
     def delete(self, path: str) -> bool:
         """Removes one file; False when it was not there."""

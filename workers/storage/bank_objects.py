@@ -1,0 +1,57 @@
+"""The immutable bytes of a bank, named by their sha256: written once, checked on every read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workers.errors import CorruptionError
+from workers.storage.atomic import write_atomic
+from workers.storage.bank_manifest import is_digest, sha256
+from workers.storage.filesystem import Storage
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """Files below ``directory`` whose names are the sha256 of their bytes."""
+
+    storage: Storage
+    directory: str
+
+    def path(self, digest: str) -> str:
+        """Where an object lies, relative to the storage.
+
+        Raises:
+            CorruptionError: this is not a digest; nothing else ever becomes a path.
+        """
+        if not is_digest(digest):
+            raise CorruptionError(f"{str(digest)[:80]!r} is not a sha256, so it names no object")
+        return f"{self.directory}/{digest}"
+
+    def read(self, digest: str) -> bytes:
+        """An object's bytes.
+
+        Raises:
+            CorruptionError: it is missing, or its bytes are not the ones that were written.
+        """
+        path = self.path(digest)
+        data = self.storage.read_if_exists(path)
+        where = self.storage.describe(path)
+        if data is None:
+            raise CorruptionError(f"{where} is missing; {REMEDY}")
+        if sha256(data) != digest:
+            raise CorruptionError(f"{where} is damaged: its bytes do not match its name; {REMEDY}")
+        return data
+
+    def write(self, data: bytes) -> str:
+        """Stores bytes and returns their digest.  Equal bytes already there are kept, damaged ones replaced."""
+        digest = sha256(data)
+        path = self.path(digest)
+        if self.storage.read_if_exists(path) != data:
+            write_atomic(self.storage, path, data)
+        return digest
+
+
+REMEDY = (
+    "put it back from a fork, an export or a backup of this bank, or roll back to a version that does not "
+    "use it: `luca bank verify` lists everything that is wrong"
+)
