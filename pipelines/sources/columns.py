@@ -38,10 +38,12 @@ class TableFile:
     Attributes:
         root: the URI whose file system and credentials open it.
         entry: what was listed.
+        test_only: it was given as a file of test samples.
     """
 
     root: str
     entry: FileEntry
+    test_only: bool = False
 
     def schema(self) -> pa.Schema:
         """The file's Arrow schema.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,17 +11,17 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from pipelines.sources.base import DataPaths, SplitSettings
-from pipelines.sources.columns import TABLE_SUFFIXES, TableFile, table_file
+from pipelines.sources.columns import TABLE_SUFFIXES, TableFile
 from pipelines.sources.files import (
-    FileEntry,
     is_remote,
     kind_of,
     locate,
     missing_message,
     public_uri,
+    stat_file,
     walk,
 )
-from pipelines.sources.splits import split_of_file
+from pipelines.sources.splits import split_of_file, split_word
 from pipelines.sources.table import Listing, make_listing
 from workers.errors import DataError, SettingsError
 
@@ -116,7 +116,8 @@ def list_tables(settings: TabularSettings, *, payload: Callable[[TableFile], str
         DataError: a file, folder or column is missing, or a column's values are not what they must be.
         SettingsError: the settings contradict the files.
     """
-    files, splits = _table_files(settings)
+    files = _table_files(settings)
+    splits = _splits_of_places(settings, files)
     column = payload(files[0])
     return Tables(
         settings=settings,
@@ -129,45 +130,48 @@ def list_tables(settings: TabularSettings, *, payload: Callable[[TableFile], str
     )
 
 
-def _table_files(settings: TabularSettings) -> tuple[list[TableFile], list[str]]:
-    """The files in order, and for each the split that its place says ("" when it says none).
+def _table_files(settings: TabularSettings) -> list[TableFile]:
+    """The files in order.
+
+    Their names become part of the samples' ids, so that a list or folder may grow and old ids stay; a file given
+    alone needs none.
 
     Raises:
         DataError: a file or folder is missing, or a folder holds no table.
+        SettingsError: a file is named twice.
     """
-    train = _expand(settings.path)
-    test = _expand(settings.test_path) if settings.test_path is not None else []
-    files = [table_file(root, location, "") for root, location in (*train, *test)]
-    names = _relative_names([file.entry.location for file in files])
-    named = [
-        TableFile(
-            file.root,
-            FileEntry(name, file.entry.location, file.entry.size, file.entry.mtime_ns),
-        )
-        for file, name in zip(files, names, strict=True)
+    alone = isinstance(settings.path, str) and settings.test_path is None
+    found = [
+        *_expand(settings.path, alone=alone, test=False),
+        *(_expand(settings.test_path, alone=False, test=True) if settings.test_path else []),
     ]
-    if len({file.root.split("://")[0] for file in files if is_remote(file.root)}) > 1:
+    locations = [file.entry.location for file in found]
+    if len(set(locations)) < len(locations):
+        raise SettingsError("stream.source: a file is named twice in path and test_path")
+    if len({file.root.split("://")[0] for file in found if is_remote(file.root)}) > 1:
         raise SettingsError("stream.source: all files must lie on one file system")
-    if len({file.entry.location for file in named}) < len(named):
-        raise SettingsError("stream.source: a file is listed twice in path and test_path")
-    if test:
-        return named, ["train"] * len(train) + ["test"] * len(test)
-    stems = [split_of_file(name.rpartition("/")[2]) for name in names]
-    return named, stems if all(stems) else [""] * len(stems)
+    if len({file.entry.relative for file in found}) == len(found):
+        return found
+    return [
+        replace(file, entry=replace(file.entry, relative=name))
+        for file, name in zip(found, _below_common_folder(locations), strict=True)
+    ]
 
 
-def _expand(paths: str | list[str]) -> list[tuple[str, str]]:
-    """(root, location) of every file that paths name."""
-    found: list[tuple[str, str]] = []
+def _expand(paths: str | list[str], *, alone: bool, test: bool) -> list[TableFile]:
+    """Every file that paths name; files of a folder are named by their place in it."""
+    found: list[TableFile] = []
     for path in [paths] if isinstance(paths, str) else paths:
         kind = kind_of(path)
         if kind == "missing":
             raise DataError(missing_message(path, what="file or folder"))
         if kind == "file":
-            found.append((path, locate(path)))
+            location = locate(path)
+            name = "" if alone else location.rpartition("/")[2]
+            found.append(TableFile(path, stat_file(path, location, name), test_only=test))
             continue
         inside = [
-            file.location
+            TableFile(path, file, test_only=test)
             for file in walk(path).files
             if file.relative.lower().endswith(TABLE_SUFFIXES)
         ]
@@ -175,14 +179,11 @@ def _expand(paths: str | list[str]) -> list[tuple[str, str]]:
             raise DataError(
                 f"{public_uri(path)}: no {', '.join(TABLE_SUFFIXES)} file in this folder"
             )
-        found += [(path, location) for location in inside]
+        found += inside
     return found
 
 
-def _relative_names(locations: Sequence[str]) -> list[str]:
-    """Names of files below the folder they have in common; a file alone needs none."""
-    if len(locations) == 1:
-        return [""]
+def _below_common_folder(locations: Sequence[str]) -> list[str]:
     parts = [location.split("/") for location in locations]
     depth = 0
     while all(len(part) > depth + 1 and part[depth] == parts[0][depth] for part in parts):
@@ -190,11 +191,20 @@ def _relative_names(locations: Sequence[str]) -> list[str]:
     return ["/".join(part[depth:]) for part in parts]
 
 
+def _splits_of_places(settings: TabularSettings, files: Sequence[TableFile]) -> list[str]:
+    """The split that test_path says of each file, else the one its name begins with if all names do, else ""."""
+    if settings.test_path is not None:
+        return ["test" if file.test_only else "train" for file in files]
+    named = [split_of_file(file.entry.location.rpartition("/")[2]) for file in files]
+    return named if all(named) else [""] * len(named)
+
+
 def _read_rows(file: TableFile, settings: TabularSettings, *, split: str, payload: str) -> Rows:
     """Everything about a file's rows but their payload.
 
     Args:
-        split: the split that the file's place says; a split column must then not be named.
+        split: the split that the file's place says, "" if none; a split column must agree with test_path, and
+            overrules a mere file name.
         payload: the payload's column, which must exist.
 
     Raises:
@@ -208,13 +218,6 @@ def _read_rows(file: TableFile, settings: TabularSettings, *, split: str, payloa
         "domain": settings.domain_column or ("domain" if "domain" in schema.names else None),
         "id": settings.id_column or ("id" if "id" in schema.names else None),
     }
-    if split:
-        if settings.split_column is not None:
-            raise SettingsError(
-                f"stream.source.split_column is {settings.split_column!r}, but {where!r} has its split from "
-                "test_path or its name; leave one of them out"
-            )
-        wanted["split"] = None
     columns = {role: name for role, name in wanted.items() if name is not None}
     for role, name in (("payload", payload), *columns.items()):
         if name not in schema.names:
@@ -229,6 +232,16 @@ def _read_rows(file: TableFile, settings: TabularSettings, *, split: str, payloa
     for name in table.column_names:
         refuse_nulls(where, name, table[name])
     labels, integer, names = _labels(where, table, schema, settings)
+    splits = (
+        number_or_text(where, table[columns["split"]]) if "split" in columns else [split] * count
+    )
+    if settings.test_path is not None:
+        other = sorted({word for word in splits if split_word(word) != split})
+        if other:
+            raise SettingsError(
+                f"stream.source.test_path makes {where!r} {split} samples, but its column {columns['split']!r} "
+                f"says {other[0]!r}; leave test_path out, or drop the column"
+            )
     prefix = f"{file.entry.relative}/" if file.entry.relative else ""
     return Rows(
         file=file,
@@ -236,9 +249,7 @@ def _read_rows(file: TableFile, settings: TabularSettings, *, split: str, payloa
         if "id" in columns
         else [f"{prefix}{row:08d}" for row in range(count)],
         labels=labels,
-        splits=number_or_text(where, table[columns["split"]])
-        if "split" in columns
-        else [split] * count,
+        splits=splits,
         domains=number_or_text(where, table[columns["domain"]])
         if "domain" in columns
         else [""] * count,
