@@ -12,7 +12,6 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,51 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 
+from orchestrator.scores import (
+    METRIC_COLUMNS,
+    METRIC_SCHEMA,
+    SCORED_COLUMNS,
+    Counts,
+    LastRows,
+    accuracy_matrix,
+    count,
+    forgetting_by_task,
+    method_names,
+    metric_table,
+    metrics_from_predictions,
+    numbers,
+    rows_after,
+)
 from orchestrator.tracking.events import json_value
 from workers.errors import CorruptionError, StorageError
 from workers.storage.atomic import write_atomic
 from workers.storage.filesystem import Storage
+
+__all__ = [
+    "METRIC_COLUMNS",
+    "METRIC_SCHEMA",
+    "PREDICTION_SCHEMA",
+    "SCORED_COLUMNS",
+    "Counts",
+    "LastRows",
+    "PredictionRows",
+    "RunDir",
+    "accuracy_matrix",
+    "consolidate_predictions",
+    "count",
+    "forgetting_by_task",
+    "has_chunk",
+    "method_names",
+    "metric_table",
+    "metrics_from_predictions",
+    "read_metrics",
+    "read_predictions",
+    "read_summary",
+    "rows_after",
+    "write_chunk",
+    "write_metrics",
+    "write_summary",
+]
 
 RunDir = str | os.PathLike[str]
 
@@ -42,19 +82,7 @@ PREDICTION_SCHEMA = pa.schema(
     ]
 )
 
-METRIC_SCHEMA = pa.schema(
-    [
-        pa.field("method", pa.string(), nullable=False),
-        pa.field("after_task", pa.int32(), nullable=False),
-        pa.field("on_task", pa.int32(), nullable=False),  # -1: over all tasks seen
-        pa.field("metric", pa.string(), nullable=False),
-        pa.field("value", pa.float64(), nullable=False),
-    ]
-)
-
-SCORED_COLUMNS = ("method", "after_task", "task", "label", "predicted", "routed_task")
-"""What :func:`count` needs of the predictions; the rest need not be read."""
-
+_KEY, _KEYS = b"luca.key", b"luca.keys"  # in the files' metadata: what predictions were made from
 _CHUNK = re.compile(r"after-(\d+)\.parquet")
 
 
@@ -131,8 +159,16 @@ class PredictionRows:
 # -- files -----------------------------------------------------------------------------------------------------
 
 
-def write_chunk(run_dir: RunDir, after_task: int, rows: PredictionRows | pa.Table) -> str:
+def write_chunk(
+    run_dir: RunDir, after_task: int, rows: PredictionRows | pa.Table, *, key: str = ""
+) -> str:
     """Writes the predictions made after ``after_task``, replacing those of an earlier attempt.
+
+    Args:
+        run_dir: the run's folder (or URI).
+        after_task: the last task learned.
+        rows: its predictions.
+        key: says what the predictions were made from, for :func:`has_chunk`; a digest, say.
 
     Returns:
         The file's path relative to the run's folder.
@@ -143,11 +179,24 @@ def write_chunk(run_dir: RunDir, after_task: int, rows: PredictionRows | pa.Tabl
     """
     table = rows.table() if isinstance(rows, PredictionRows) else rows
     table = table.cast(PREDICTION_SCHEMA)
-    if np.any(_numbers(table, "after_task") != after_task):
+    if np.any(numbers(table, "after_task") != after_task):
         raise ValueError(f"rows of another task among those after task {after_task}")
     path = f"predictions/after-{after_task:05d}.parquet"
-    _write_table(run_dir, path, table)
+    _write_table(run_dir, path, table.replace_schema_metadata({_KEY: key.encode()}))
     return path
+
+
+def has_chunk(run_dir: RunDir, after_task: int, key: str = "") -> bool:
+    """Whether the predictions after a task are there, and were made from what ``key`` says.
+
+    A damaged file counts as absent, so that it is made again.
+    """
+    storage = Storage.open(run_dir)
+    own = {task: path for task, path in _chunks(storage).items() if task == after_task}
+    try:
+        return _keys(storage, own).get(after_task) == key
+    except CorruptionError:
+        return False
 
 
 def consolidate_predictions(run_dir: RunDir) -> None:
@@ -160,7 +209,9 @@ def consolidate_predictions(run_dir: RunDir) -> None:
     chunks = _chunks(storage)
     if not chunks:
         return
-    _write_table(run_dir, "predictions.parquet", read_predictions(run_dir))
+    keys = json.dumps(_keys(storage, chunks)).encode()
+    table = read_predictions(run_dir).replace_schema_metadata({_KEYS: keys})
+    _write_table(run_dir, "predictions.parquet", table)
     for path in chunks.values():
         storage.delete(path)
 
@@ -180,7 +231,7 @@ def read_predictions(run_dir: RunDir, columns: Sequence[str] | None = None) -> p
         read = sorted({*wanted, "after_task"}, key=PREDICTION_SCHEMA.names.index)
         joined = _read_table(storage, "predictions.parquet", read)
         if chunks:
-            joined = joined.filter(pa.array(~np.isin(_numbers(joined, "after_task"), list(chunks))))
+            joined = joined.filter(pa.array(~np.isin(numbers(joined, "after_task"), list(chunks))))
         tables.append(joined.select(wanted))
     tables += [_read_table(storage, chunks[task], wanted) for task in sorted(chunks)]
     if not tables:
@@ -227,92 +278,32 @@ def read_summary(run_dir: RunDir) -> dict[str, Any]:
     return data
 
 
-# -- numbers from predictions ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How often one method was right, by (last task learned, task of the sample); int64 [T, T] each.
-
-    ``routed`` counts the samples for which the method chose a task, ``routed_right`` those with the right one.
-    """
-
-    samples: NDArray[np.int64]
-    right: NDArray[np.int64]
-    routed: NDArray[np.int64]
-    routed_right: NDArray[np.int64]
-
-    @property
-    def accuracy(self) -> NDArray[np.float64]:
-        """a[i, j]: accuracy on task j after learning task i, float64 [T, T]; NaN where nothing was scored."""
-        return _ratio(self.right, self.samples)
-
-    @property
-    def seen_accuracy(self) -> NDArray[np.float64]:
-        """Sample-weighted accuracy over all tasks scored after each task, float64 [T]."""
-        return _ratio(self.right.sum(axis=1), self.samples.sum(axis=1))
-
-    @property
-    def routing_accuracy(self) -> NDArray[np.float64]:
-        """Share of samples routed to their own task, over all tasks after each task, float64 [T]."""
-        return _ratio(self.routed_right.sum(axis=1), self.routed.sum(axis=1))
-
-
-def method_names(predictions: pa.Table) -> list[str]:
-    """The methods in a table of predictions, in order of their first appearance."""
-    codes, names = _methods(predictions)
-    present, first = np.unique(codes, return_index=True)
-    return [names[code] for code in present[np.argsort(first, kind="stable")]]
-
-
-def count(predictions: pa.Table) -> dict[str, Counts]:
-    """Counts of every method, from a table that holds at least :data:`SCORED_COLUMNS`."""
-    codes, names = _methods(predictions)
-    after, task = _numbers(predictions, "after_task"), _numbers(predictions, "task")
-    tasks = int(max(after.max(initial=-1), task.max(initial=-1))) + 1
-    cell = (codes.astype(np.int64) * tasks + after) * tasks + task
-    right = _numbers(predictions, "label") == _numbers(predictions, "predicted")
-    routed = _numbers(predictions, "routed_task")
-
-    def tally(rows: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-        chosen = cell if rows is None else cell[rows]
-        return np.bincount(chosen, minlength=len(names) * tasks * tasks).reshape(-1, tasks, tasks)
-
-    tallies = tally(None), tally(right), tally(routed >= 0), tally((routed == task) & (routed >= 0))
-    return {
-        name: Counts(*(t[names.index(name)] for t in tallies)) for name in method_names(predictions)
-    }
-
-
-def accuracy_matrix(predictions: pa.Table, method: str) -> NDArray[np.float64]:
-    """a[i, j]: accuracy of a method on task j after learning task i, float64 [T, T]; NaN where not scored.
-
-    Raises:
-        KeyError: no prediction of that method.
-    """
-    return count(predictions)[method].accuracy
-
-
 # -- helpers ---------------------------------------------------------------------------------------------------
 
 
-def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
-    out = np.full(whole.shape, np.nan)
-    np.divide(part, whole, out=out, where=whole > 0)
-    return out
+def _keys(storage: Storage, chunks: Mapping[int, str]) -> dict[int, str]:
+    """The key of every task's predictions, by ``after_task``."""
+    keys: dict[int, str] = {}
+    if storage.exists("predictions.parquet"):
+        joined = json.loads(_metadata(storage, "predictions.parquet").get(_KEYS, b"{}"))
+        keys |= {int(task): str(key) for task, key in joined.items()}
+    for task, path in chunks.items():
+        keys[task] = _metadata(storage, path).get(_KEY, b"").decode()
+    return keys
 
 
-def _numbers(table: pa.Table, column: str) -> NDArray[Any]:
-    return table.column(column).to_numpy()  # type: ignore[no-any-return]
+def _metadata(storage: Storage, path: str) -> dict[bytes, bytes]:
+    try:
+        return pq.read_schema(storage.open_mmap(path)).metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(storage, path, error) from error
 
 
-def _methods(predictions: pa.Table) -> tuple[NDArray[np.int32], list[str]]:
-    """Codes int32 [n] and the names they stand for."""
-    column = predictions.column("method").unify_dictionaries()
-    if column.num_chunks == 0:
-        return np.zeros(0, dtype=np.int32), []
-    codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
-    return codes, column.chunk(0).dictionary.to_pylist()
+def _damaged(storage: Storage, path: str, error: BaseException) -> CorruptionError:
+    return CorruptionError(
+        f"{storage.describe(path)} is not a readable Parquet file ({str(error).splitlines()[0]}); "
+        "remove it and run the same command again"
+    )
 
 
 def _chunks(storage: Storage) -> dict[int, str]:
@@ -333,9 +324,7 @@ def _write_table(run_dir: RunDir, path: str, table: pa.Table) -> None:
 
 def _read_table(storage: Storage, path: str, columns: Sequence[str]) -> pa.Table:
     try:
-        return pq.read_table(storage.open_mmap(path), columns=list(columns))
+        table = pq.read_table(storage.open_mmap(path), columns=list(columns))
+        return table.replace_schema_metadata(None)
     except (pa.ArrowException, OSError) as error:
-        raise CorruptionError(
-            f"{storage.describe(path)} is not a readable Parquet file ({str(error).splitlines()[0]}); "
-            "remove it and run the same command again"
-        ) from error
+        raise _damaged(storage, path, error) from error

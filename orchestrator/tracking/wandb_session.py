@@ -146,13 +146,12 @@ class WandbSession:
     def _log_results(self) -> None:
         from orchestrator import results
 
-        predictions = results.read_predictions(self._run_dir, results.SCORED_COLUMNS)
+        predictions = results.read_predictions(self._run_dir, results.METRIC_COLUMNS)
         matrix = self._wandb.Table(columns=["method", "after task", "on task", "accuracy"])
         for method in results.method_names(predictions):
             values = results.accuracy_matrix(predictions, method)
-            for (after, on), value in np.ndenumerate(values):
-                if np.isfinite(value):
-                    matrix.add_data(method, int(after), int(on), float(value))
+            for after, on in np.argwhere(np.isfinite(values)).tolist():
+                matrix.add_data(method, after, on, float(values[after, on]))
         self._run.log({"tables/accuracy_matrix": matrix})
         final = results.metrics_from_predictions(predictions)
         names = sorted({name for metrics in final.values() for name in metrics})
