@@ -20,6 +20,7 @@ from pydantic import Field
 from pipelines.sources.base import DataPath, Source
 from pipelines.sources.files import (
     FileEntry,
+    absolute,
     check_content,
     content_digest,
     is_remote,
@@ -117,7 +118,7 @@ class CifarSource(Source):
     settings: CifarSettings
 
     def reader(self) -> CifarReader:
-        return CifarReader(path=self.settings.path)
+        return CifarReader(path=absolute(self.settings.path))
 
     def _list(self) -> Listing:
         path, wanted = self.settings.path, self.settings.labels

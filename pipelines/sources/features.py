@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pipelines.sources.base import Source
 from pipelines.sources.columns import TableFile, table_file
-from pipelines.sources.files import check_content, content_digest
+from pipelines.sources.files import absolute, check_content, content_digest
 from pipelines.sources.index import DigestIndex
 from pipelines.sources.table import Listing
 from pipelines.sources.tabular import TabularSettings, list_tables, refuse_nulls
@@ -74,7 +74,10 @@ class FeaturesSource(Source):
         if width is None:
             raise DataError("the listing of ready features has no width")
         return FeatureReader(
-            root=self._root, column=self.settings.feature_column, width=width, dtype=self._dtype
+            root=absolute(self._root),
+            column=self.settings.feature_column,
+            width=width,
+            dtype=self._dtype,
         )
 
     def _list(self) -> Listing:

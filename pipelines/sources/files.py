@@ -92,6 +92,11 @@ def locate(path: str) -> str:
     return f"{path.split('://', 1)[0]}://{_open_uri(path)[1]}"
 
 
+def absolute(path: str) -> str:
+    """A path as other processes need it: absolute when local, a URI as it is."""
+    return path if is_remote(path) else local_path(path)
+
+
 def kind_of(path: str) -> str:
     """Whether a path is a "file", a "folder" or "missing"."""
     if not is_remote(path):

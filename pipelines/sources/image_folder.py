@@ -15,6 +15,7 @@ from pydantic import Field
 from pipelines.sources.base import DataPath, Source, SplitSettings
 from pipelines.sources.files import (
     FileEntry,
+    absolute,
     check_content,
     locate,
     public_uri,
@@ -76,7 +77,7 @@ class ImageFolderSource(Source):
     settings: ImageFolderSettings
 
     def reader(self) -> ImageFileReader:
-        return ImageFileReader(root=self.settings.path)
+        return ImageFileReader(root=absolute(self.settings.path))
 
     def _list(self) -> Listing:
         path = self.settings.path

@@ -18,6 +18,7 @@ from pipelines.sources.base import DataPath, Source, SplitSettings
 from pipelines.sources.columns import table_file
 from pipelines.sources.files import (
     FileEntry,
+    absolute,
     is_remote,
     kind_of,
     locate,
@@ -62,7 +63,7 @@ class ManifestSource(Source):
     settings: ManifestSettings
 
     def reader(self) -> ImageFileReader:
-        return ImageFileReader(root=self._base)
+        return ImageFileReader(root=absolute(self._base))
 
     @property
     def _base(self) -> str:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from pipelines.sources.base import Source
 from pipelines.sources.columns import TableFile, table_file
-from pipelines.sources.files import check_content, content_digest
+from pipelines.sources.files import absolute, check_content, content_digest
 from pipelines.sources.index import DigestIndex
 from pipelines.sources.table import Listing
 from pipelines.sources.tabular import TabularSettings, list_tables, refuse_nulls
@@ -67,7 +67,7 @@ class ParquetSource(Source):
 
     def reader(self) -> ImageTableReader:
         self.listing()
-        return ImageTableReader(root=self._root, column=self._column)
+        return ImageTableReader(root=absolute(self._root), column=self._column)
 
     def _list(self) -> Listing:
         tables = list_tables(self.settings, payload=self._find_column)
