@@ -1,0 +1,180 @@
+"""What a baseline is: a method that learns tasks one after the other on the very features that LuCA gets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from workers.errors import DataError
+from workers.modeling.luca import LucaSettings
+from workers.settings import Settings
+
+Cadence = Literal["every_task", "final"]
+Bound = Literal["upper", "lower"]
+
+
+@dataclass(frozen=True)
+class BaselineContext:
+    """What a baseline may use beside the features.
+
+    Attributes:
+        width: Feature width d.
+        seed: Seed of the run.
+        luca: Shape of LuCA modules (baseline ``joint_luca``).
+        learning: Learning settings of LuCA modules (baseline ``joint_luca``).
+    """
+
+    width: int
+    seed: int = 0
+    luca: LucaSettings | None = None
+    learning: Any = None
+
+
+@dataclass(frozen=True)
+class BaselinePrediction:
+    """Predictions for n samples.
+
+    Attributes:
+        class_index: Predicted class (index into the stream's classes), int64 [n].
+        classes: Classes seen so far, int64 [C].
+        log_probs: log p(class | x), float64 [n, C], columns in the order of ``classes``.
+    """
+
+    class_index: Tensor
+    classes: Tensor
+    log_probs: Tensor
+
+    @property
+    def confidence(self) -> Tensor:
+        """p(predicted class | x), float64 [n]."""
+        return self.log_probs.max(dim=1).values.exp()
+
+    def label_log_prob(self, labels: Tensor) -> Tensor:
+        """log p(label | x), float64 [n]; -inf for a label that was never seen."""
+        hits = labels[:, None] == self.classes[None, :]
+        return self.log_probs.masked_fill(~hits, -torch.inf).amax(dim=1)
+
+
+class Baseline(ABC):
+    """A method that sees one task at a time.  A new one is a new file and one line in ``BASELINES``.
+
+    Attributes:
+        name: Name in experiments and reports.
+        Options: Its settings.
+        cadence: Whether it is cheap enough to be scored after every task, or only at the end.
+        exemplar_free: False when it keeps training samples.
+        bound: "upper" or "lower" for bounds that are no competitors, else None.
+    """
+
+    name: ClassVar[str]
+    Options: ClassVar[type[Settings]]
+    cadence: ClassVar[Cadence] = "every_task"
+    exemplar_free: ClassVar[bool] = True
+    bound: ClassVar[Bound | None] = None
+
+    @classmethod
+    @abstractmethod
+    def create(cls, context: BaselineContext, options: Any) -> Baseline:
+        """An untrained baseline.
+
+        Raises:
+            SettingsError: The context lacks what it needs.
+        """
+
+    @abstractmethod
+    def observe(self, features: Tensor, labels: Tensor, classes: Sequence[int]) -> None:
+        """Learns a task.
+
+        Args:
+            features: Training features [n, d].
+            labels: Class indices [n], each one of ``classes``.
+            classes: Classes of the task; some may have been seen before (domain-incremental).
+
+        Raises:
+            DataError: Features or labels do not fit.
+        """
+
+    @abstractmethod
+    def predict(self, features: Tensor) -> BaselinePrediction:
+        """Decides among all classes seen so far.
+
+        Raises:
+            DataError: Features do not fit, or no task was observed yet.
+        """
+
+
+class ClassTable:
+    """The classes seen so far and the row that each of them has."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.classes: list[int] = []
+        self._rows: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def add(self, classes: Sequence[int]) -> list[int]:
+        """Appends classes not seen before; returns the rows of all of them."""
+        for index in classes:
+            if index not in self._rows:
+                self._rows[index] = len(self.classes)
+                self.classes.append(index)
+        return [self._rows[index] for index in classes]
+
+    def check(self, features: Tensor) -> Tensor:
+        """Features as float32, refused when they do not fit."""
+        if features.ndim != 2 or features.shape[1] != self.width:
+            raise DataError(
+                f"baseline: features have shape {tuple(features.shape)}; "
+                f"[samples, {self.width}] is needed."
+            )
+        if not bool(torch.isfinite(features).all()):
+            raise DataError(
+                "baseline: features hold NaN or infinite values; check the backbone's precision or "
+                "the feature file."
+            )
+        return features.to(torch.float32)
+
+    def rows(self, labels: Tensor, classes: Sequence[int]) -> Tensor:
+        """Row of every label, int64 [n].
+
+        Raises:
+            DataError: A label is not one of the task's classes.
+        """
+        table = torch.full((max(classes, default=0) + 1,), -1)
+        for index in classes:
+            table[index] = self._rows[index]
+        inside = (labels >= 0) & (labels < len(table))
+        rows = torch.where(inside, table[labels.clamp(0, len(table) - 1)], -1)
+        if bool((rows < 0).any()):
+            bad = int(labels[torch.nonzero(rows < 0)[0]])
+            raise DataError(
+                f"baseline: label {bad} is not one of the task's classes {list(classes)}."
+            )
+        return rows
+
+    def decide(self, scores: Tensor) -> BaselinePrediction:
+        """Prediction from log-scores [n, C] in row order."""
+        log_probs = torch.log_softmax(scores.to(torch.float64), dim=1)
+        classes = torch.tensor(self.classes)
+        return BaselinePrediction(
+            class_index=classes[log_probs.argmax(dim=1)], classes=classes, log_probs=log_probs
+        )
+
+    def need_classes(self) -> None:
+        """Refuses to predict before anything was learned."""
+        if not self.classes:
+            raise DataError("baseline: no task was observed yet; observe one before predicting.")
+
+
+def grow(tensor: Tensor, rows: int) -> Tensor:
+    """The tensor with zero rows appended up to ``rows``."""
+    if tensor.shape[0] >= rows:
+        return tensor
+    return torch.cat([tensor, tensor.new_zeros(rows - tensor.shape[0], *tensor.shape[1:])])

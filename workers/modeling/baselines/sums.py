@@ -1,0 +1,61 @@
+"""Class sums and one Gram matrix over everything seen: the state of the closed-form baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from workers.modeling.baselines.base import ClassTable
+from workers.modeling.packing import unpack_upper
+from workers.modeling.statistics import TaskStatistics
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class RunningSums:
+    """Count and sum per class, Gram matrix over all classes, in float64.
+
+    Args:
+        width: Width of the features that are summed.
+        table: Classes seen; rows follow it.
+    """
+
+    def __init__(self, width: int, table: ClassTable) -> None:
+        self._table = table
+        self.counts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.sums: NDArray[np.float64] = np.zeros((0, width))
+        self.gram: NDArray[np.float64] = np.zeros((width, width))
+
+    def add(self, features: Tensor, labels: Tensor, classes: Sequence[int]) -> None:
+        """Adds the samples of a task."""
+        rows = self._table.add(classes)
+        local = {row: position for position, row in enumerate(rows)}
+        positions = np.array(
+            [local[row] for row in self._table.rows(labels, classes).tolist()], dtype=np.int64
+        )
+        task = TaskStatistics.from_features(
+            features, positions, classes=len(classes), granularity="task"
+        )
+        missing = len(self._table) - len(self.counts)
+        self.counts = np.concatenate([self.counts, np.zeros(missing, dtype=np.int64)])
+        self.sums = np.concatenate([self.sums, np.zeros((missing, self.sums.shape[1]))])
+        self.counts[rows] += task.counts
+        self.sums[rows] += task.sums
+        self.gram += unpack_upper(task.gram[0], task.width)
+
+    @property
+    def means(self) -> NDArray[np.float64]:
+        """Class means [C, width]; zero for a class without samples."""
+        means: NDArray[np.float64] = self.sums / np.maximum(self.counts, 1)[:, None]
+        return means
+
+    @property
+    def within_scatter(self) -> NDArray[np.float64]:
+        """Scatter around the class means, summed over classes, [width, width]."""
+        means = self.means
+        scatter: NDArray[np.float64] = self.gram - (means.T * self.counts) @ means
+        return scatter

@@ -1,0 +1,130 @@
+"""How a bank is evaluated: which routers, how they are combined with the modules, which baselines beside."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import Field, create_model, field_validator
+
+from workers.errors import SettingsError
+from workers.modeling.bank_tensors import BankTensors
+from workers.modeling.baselines import BASELINES
+from workers.modeling.combining import Combination
+from workers.modeling.projection import ProjectionSpec, RandomProjection
+from workers.modeling.routers import ROUTERS, Router
+from workers.modeling.statistics import Granularity
+from workers.modeling.whitening import Whitening
+from workers.settings import Settings
+
+
+def _options(name: str, registry: dict[str, type[Any]], what: str) -> type[Settings]:
+    """A settings model with one field a registered component, holding that component's own settings."""
+    fields: dict[str, Any] = {
+        key: (
+            entry.Options,
+            Field(default=entry.Options(), description=f"Settings of {what} '{key}'."),
+        )
+        for key, entry in registry.items()
+    }
+    model: type[Settings] = create_model(name, __base__=Settings, **fields)
+    return model
+
+
+RouterOptions = _options("RouterOptions", ROUTERS, "router")
+BaselineOptions = _options("BaselineOptions", BASELINES, "baseline")
+
+
+class StatisticsSettings(Settings):
+    """What is kept of every task for routers."""
+
+    granularity: Granularity = Field(
+        "class",
+        description=(
+            "Gram matrix per class (a single class can be unlearned exactly) or per task (smaller)."
+        ),
+    )
+
+
+class EvaluationSettings(Settings):
+    """Key ``evaluation`` of an experiment."""
+
+    routers: tuple[str, ...] = Field(
+        ("lda", "entropy", "batch_entropy", "oracle"),
+        description=f"Routers to report, of {', '.join(ROUTERS)}; the first one is the headline.",
+    )
+    combination: Combination = Field(
+        "product", description="How the router's belief and the modules' are joined."
+    )
+    baselines: tuple[str, ...] = Field(
+        ("simplecil", "joint_linear"),
+        description=f"Methods to run on the same features, of {', '.join(BASELINES)}.",
+    )
+    statistics: StatisticsSettings = Field(
+        default=StatisticsSettings(), description="What is kept of every task for routers."
+    )
+    router_options: RouterOptions = Field(  # type: ignore[valid-type]
+        default=RouterOptions(), description="Settings of single routers, by name."
+    )
+    baseline_options: BaselineOptions = Field(  # type: ignore[valid-type]
+        default=BaselineOptions(), description="Settings of single baselines, by name."
+    )
+
+    @field_validator("routers")
+    @classmethod
+    def _known_routers(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names:
+            raise ValueError("name at least one router")
+        return _known(names, ROUTERS, "router")
+
+    @field_validator("baselines")
+    @classmethod
+    def _known_baselines(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return _known(names, BASELINES, "baseline")
+
+    @property
+    def reported_routers(self) -> tuple[str, ...]:
+        """The routers to evaluate; beside ``batch_entropy`` its shuffled variant is always shown."""
+        names = list(self.routers)
+        if "batch_entropy" in names and "batch_entropy_shuffled" not in names:
+            names.insert(names.index("batch_entropy") + 1, "batch_entropy_shuffled")
+        return tuple(names)
+
+    def fit_router(self, name: str, bank: BankTensors) -> Router:
+        """The router called ``name``, fitted to a bank.
+
+        Raises:
+            SettingsError: There is no such router.
+            BankError: The bank lacks what the router needs.
+        """
+        try:
+            _known((name,), ROUTERS, "router")
+        except ValueError as error:
+            raise SettingsError(f"{error}.") from None
+        return ROUTERS[name].fit(bank, getattr(self.router_options, name))
+
+    def projection(
+        self, *, width: int, seed: int, whitening: Whitening | None
+    ) -> RandomProjection | None:
+        """The random features whose statistics have to be collected, or None.
+
+        Asked for by router ``ridge`` with ``random_features``; ``seed`` is that of the run.
+        """
+        size: int = getattr(self.router_options, "ridge").random_features  # noqa: B009
+        if "ridge" not in self.routers or size == 0:
+            return None
+        spec = ProjectionSpec(seed=seed, width=width, size=size, whitened=whitening is not None)
+        return RandomProjection(spec, whitening)
+
+
+def _known(names: Iterable[str], registry: dict[str, type[Any]], what: str) -> tuple[str, ...]:
+    found = tuple(names)
+    for name in found:
+        if name not in registry:
+            close = difflib.get_close_matches(name, registry, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"there is no {what} {name!r} (known: {', '.join(registry)}){hint}")
+    if len(set(found)) != len(found):
+        raise ValueError(f"the same {what} is named twice")
+    return found
