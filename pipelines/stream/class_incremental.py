@@ -32,8 +32,9 @@ class ClassIncrementalSettings(ScenarioSettings):
     class_order: list[str] | None = Field(
         default=None, description="every class name in order, instead of the seed's permutation"
     )
-    shuffle_classes: bool = Field(
-        default=True, description="permute the classes by the seed; false keeps the source's order"
+    shuffle_classes: bool | None = Field(
+        default=None,
+        description="permute the classes by the seed, as when left out; false keeps the source's order",
     )
 
     @model_validator(mode="after")
@@ -42,7 +43,7 @@ class ClassIncrementalSettings(ScenarioSettings):
             twice = [name for name in self.class_order if self.class_order.count(name) > 1]
             if twice:
                 raise ValueError(f"class_order names {twice[0]!r} more than once")
-            if "shuffle_classes" in self.model_fields_set and self.shuffle_classes:
+            if self.shuffle_classes:
                 raise ValueError("class_order fixes the order; leave shuffle_classes out")
         return self
 
@@ -81,7 +82,7 @@ class ClassIncrementalSettings(ScenarioSettings):
                     + "; name every class, or list the tasks you want with scenario: explicit"
                 )
             return list(self.class_order)
-        if not self.shuffle_classes:
+        if self.shuffle_classes is False:
             return list(classes)
         return [classes[at] for at in np.random.RandomState(seed).permutation(len(classes))]
 
