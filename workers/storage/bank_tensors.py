@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,7 @@ def encode(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
     Raises:
         BankError: a value is not an array, or has a type that safetensors does not know.
     """
-    header: dict[str, Any] = {}
+    infos: list[TensorInfo] = []
     chunks: list[bytes] = []
     offset = 0
     for name in sorted(arrays, key=lambda name: (-getattr(arrays[name], "itemsize", 0), name)):
@@ -81,51 +81,29 @@ def encode(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
                 f"tensor {name!r} needs a name of 1 to {_NAME_LIMIT} characters and at most {_RANK_LIMIT} axes"
             )
         chunk = np.ascontiguousarray(array, dtype=little).tobytes()
-        header[name] = {
-            "data_offsets": [offset, offset + len(chunk)],
-            "dtype": _FROM_NUMPY[little],
-            "shape": list(array.shape),
-        }
+        end = offset + len(chunk)
+        infos.append(TensorInfo(name, _FROM_NUMPY[little], array.shape, offset, end))
         chunks.append(chunk)
-        offset += len(chunk)
-    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(8, "little"), text, *chunks])
+        offset = end
+    return b"".join([write_header(infos), *chunks])
 
 
-def decode(data: bytes, where: str) -> Arrays:
+def decode(data: bytes | memoryview, where: str) -> Arrays:
     """The arrays of safetensors bytes, as read-only views that copy nothing.
 
     Raises:
         CorruptionError: the bytes are not valid safetensors; ``where`` names them.
     """
-    body = memoryview(data)[8 + int.from_bytes(data[:8], "little") :]
-    arrays: Arrays = {}
-    for info in read_header(data, where):
-        flat = np.frombuffer(body[info.start : info.end], dtype=np.dtype(_TO_NUMPY[info.dtype]))
-        arrays[info.name] = flat.reshape(info.shape)
-    return arrays
+    return {info.name: view(data, info) for info in read_header(data, where)}
 
 
-def read_header(data: bytes, where: str) -> tuple[TensorInfo, ...]:
+def read_header(data: bytes | memoryview, where: str) -> tuple[TensorInfo, ...]:
     """What tensors safetensors bytes hold, sorted by name; the whole layout is checked.
 
     Raises:
         CorruptionError: the bytes are not valid safetensors.
     """
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(_HEADER_LIMIT, len(data) - 8):
-        raise CorruptionError(
-            f"{where} is not a safetensors file: it is shorter than its header says"
-        )
-    try:
-        header = json.loads(data[8 : 8 + length], object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(
-            f"{where} is not a safetensors file: its header is not valid JSON"
-        ) from error
-    if not isinstance(header, dict):
-        raise CorruptionError(f"{where} is not a safetensors file: its header is not an object")
+    header, length = _parse_header(data, where)
     header.pop("__metadata__", None)
     found = [_tensor_info(name, fields, where) for name, fields in header.items()]
     position = 0
@@ -136,6 +114,64 @@ def read_header(data: bytes, where: str) -> tuple[TensorInfo, ...]:
     if position != len(data) - 8 - length:
         raise CorruptionError(f"{where} holds {len(data)} bytes, {8 + length + position} expected")
     return tuple(sorted(found, key=lambda info: info.name))
+
+
+def read_metadata(data: bytes | memoryview, where: str) -> dict[str, str]:
+    """The texts in the header's ``__metadata__``.
+
+    Raises:
+        CorruptionError: the bytes are not valid safetensors.
+    """
+    metadata = _parse_header(data, where)[0].get("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise CorruptionError(f"{where}: its metadata is not a table of texts")
+    return metadata
+
+
+def view(data: bytes | memoryview, info: TensorInfo) -> npt.NDArray[Any]:
+    """One tensor of bytes whose header has been read; a read-only view."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    raw = memoryview(data)[start + info.start : start + info.end]
+    return np.frombuffer(raw, dtype=np.dtype(_TO_NUMPY[info.dtype])).reshape(info.shape)
+
+
+def write_header(infos: Iterable[TensorInfo], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The bytes that stand before the data."""
+    header: dict[str, Any] = {
+        info.name: {
+            "data_offsets": [info.start, info.end],
+            "dtype": info.dtype,
+            "shape": list(info.shape),
+        }
+        for info in infos
+    }
+    if metadata is not None:
+        header["__metadata__"] = dict(metadata)
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def item_size(dtype: str) -> int:
+    """Bytes of one number of a safetensors type."""
+    return np.dtype(_TO_NUMPY[dtype]).itemsize
+
+
+def _parse_header(data: bytes | memoryview, where: str) -> tuple[dict[str, Any], int]:
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(_HEADER_LIMIT, len(data) - 8):
+        raise CorruptionError(
+            f"{where} is not a safetensors file: it is shorter than its header says"
+        )
+    try:
+        header = json.loads(bytes(data[8 : 8 + length]), object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError(
+            f"{where} is not a safetensors file: its header is not valid JSON"
+        ) from error
+    if not isinstance(header, dict):
+        raise CorruptionError(f"{where} is not a safetensors file: its header is not an object")
+    return header, length
 
 
 def _tensor_info(name: str, fields: object, where: str) -> TensorInfo:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
+import pytest
 
 from workers.errors import StorageError
 from workers.storage.bank import Bank
@@ -32,7 +33,7 @@ def draft(
         "classes": names,
         "definition": {
             "classes": list(names),
-            "counts": {"train": dict.fromkeys(names, samples), "test": dict.fromkeys(names, 3)},
+            "counts": {name: {"train": samples, "validation": 0} for name in names},
             "samples_digest": f"{number:032x}",
         },
         "arrays": {
@@ -71,6 +72,14 @@ def files(storage: Storage) -> dict[str, bytes]:
         for entry in storage.list("", recursive=True)
         if not entry.is_directory and "/lock/" not in entry.path
     }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_disk() -> Iterator[None]:
+    """No fsync: these tests stop processes, not the machine.  test_atomic.py checks that it is asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 class Crash(BaseException):

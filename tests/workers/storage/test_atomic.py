@@ -39,6 +39,32 @@ def test_an_exclusive_write_happens_once(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("write", [write_atomic, write_exclusive])
+def test_bytes_are_durable_before_the_name_and_the_name_before_the_return(
+    tmp_path: Path, write: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    (tmp_path / "d").mkdir()
+    inodes = {(tmp_path / "d").stat().st_ino: "directory"}
+
+    def record(name: str, act: Callable[..., object]) -> None:
+        def recorded(*arguments: Any, **options: Any) -> object:
+            steps.append(name)
+            return act(*arguments, **options)
+
+        monkeypatch.setattr(os, name, recorded)
+
+    def fsync(descriptor: int) -> None:
+        steps.append(f"fsync {inodes.get(os.fstat(descriptor).st_ino, 'file')}")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    record("link", os.link)
+    record("replace", os.replace)
+    write(Storage.open(str(tmp_path)), "d/x", b"1")
+    name = "replace" if write is write_atomic else "link"
+    assert steps == ["fsync file", name, "fsync directory"]
+
+
+@pytest.mark.parametrize("write", [write_atomic, write_exclusive])
 def test_a_writer_that_fails_leaves_the_old_file_and_no_temporary(
     storage: Storage, write: Callable[..., object]
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.workers.storage.bank_cases import BACKBONE, SETTINGS, WIDTH, draft, fill
+from tests.workers.storage.bank_cases import BACKBONE, SETTINGS, WIDTH, draft, fill, quick_disk  # noqa: F401
 from workers.errors import BankError, BankLockedError
 from workers.storage.bank import Bank
 from workers.storage.bank_manifest import page_layout
