@@ -56,15 +56,16 @@ class ViewReader:
             self._whole = self._gather(np.arange(self.length))
             self.bytes = 0 if isinstance(view, Tensor) else size
 
-    def read(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Rows [k, d]; written into ``out`` when given."""
+    def empty(self, rows: int) -> Tensor:
+        """An empty [rows, width] tensor of this view's dtype and device."""
+        return torch.empty(rows, self.width, dtype=self._dtype, device=self._device)
+
+    def read(self, rows: Tensor, out: Tensor) -> None:
+        """Write rows into ``out`` [k, width]."""
         if self._whole is None:
-            block = self._gather(rows.cpu().numpy())
-            return block if out is None else out.copy_(block)
-        rows = rows.to(self._whole.device)
-        if out is None:
-            return self._whole.index_select(0, rows)
-        return torch.index_select(self._whole, 0, rows, out=out)
+            out.copy_(self._gather(rows.cpu().numpy()))
+        else:
+            torch.index_select(self._whole, 0, rows.to(self._device), out=out)
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """All rows in order, in blocks of bounded size."""
@@ -180,42 +181,45 @@ class Batch:
     size: int
 
 
-@dataclass(frozen=True)
 class BatchPlan:
-    """How an epoch's order is cut: batches of ``batch_size``, of which a rank sees every world-th row."""
+    """How epochs are cut into batches, of which a rank sees every world-th row.
 
-    length: int
-    batch_size: int
-    rank: int = 0
-    world: int = 1
+    Blocks of batches are gathered into buffers that are used again, so a batch is valid until the next
+    block: for the step it is handed out for.
 
-    @property
-    def steps(self) -> int:
-        """Steps of one epoch."""
-        return -(-self.length // self.batch_size)
+    Args:
+        tasks: m tasks of equal length and width.
+        batch_size: samples of a batch over all ranks.
+        rank, world: which rows of each batch are ours.
 
-    def epoch(
-        self, tasks: Sequence[TaskFeatures], orders: Sequence[Tensor], epoch: int
-    ) -> Iterator[Batch]:
-        """Batches of one epoch for m tasks at once, gathered block by block.
+    Attributes:
+        sizes: samples of each batch of an epoch, over all ranks.
+        steps: how many batches that is.
+    """
 
-        Args:
-            tasks: m tasks of equal length and width.
-            orders: m permutations of the samples.
-            epoch: its number, which chooses the view.
-        """
+    def __init__(
+        self, tasks: Sequence[TaskFeatures], batch_size: int, *, rank: int = 0, world: int = 1
+    ) -> None:
+        self._tasks = tasks
+        self._batch_size = batch_size
+        self._rank, self._world = rank, world
+        self._length = tasks[0].length
+        starts = range(0, self._length, batch_size)
+        self.sizes = [min(batch_size, self._length - start) for start in starts]
+        self.steps = len(self.sizes)
         row_bytes = tasks[0].width * 4 * len(tasks)
-        per_block = max(1, BLOCK_BYTES // (row_bytes * self.batch_size))
-        readers = [task.views[epoch % len(task.views)] for task in tasks]
-        for first in range(0, self.steps, per_block):
-            starts = [
-                step * self.batch_size for step in range(first, min(first + per_block, self.steps))
-            ]
-            sizes = [min(self.batch_size, self.length - start) for start in starts]
-            local = [len(range(self.rank, size, self.world)) for size in sizes]
-            end = starts[-1] + sizes[-1]
-            rows = [self._rows(order[starts[0] : end], sizes) for order in orders]
-            features, labels = self._gather(tasks, readers, rows)
+        self._block_steps = min(self.steps, max(1, BLOCK_BYTES // (row_bytes * batch_size)))
+        self._buffer: Tensor | None = None
+
+    def epoch(self, orders: Sequence[Tensor], epoch: int) -> Iterator[Batch]:
+        """Batches of one epoch, in m given permutations of the samples; the epoch chooses the view."""
+        for first in range(0, self.steps, self._block_steps):
+            last = min(first + self._block_steps, self.steps)
+            sizes = self.sizes[first:last]
+            block = slice(first * self._batch_size, first * self._batch_size + sum(sizes))
+            rows = torch.stack([self._own(order[block], sizes) for order in orders])
+            features, labels = self._gather(rows, epoch)
+            local = [len(range(self._rank, size, self._world)) for size in sizes]
             yield from map(
                 Batch,
                 torch.split(features, local, dim=-2),
@@ -223,27 +227,26 @@ class BatchPlan:
                 sizes,
             )
 
-    def _rows(self, order: Tensor, sizes: list[int]) -> Tensor:
-        if self.world == 1:
+    def _own(self, order: Tensor, sizes: list[int]) -> Tensor:
+        if self._world == 1:
             return order
-        return torch.cat([part[self.rank :: self.world] for part in torch.split(order, sizes)])
+        return torch.cat([part[self._rank :: self._world] for part in torch.split(order, sizes)])
 
-    @staticmethod
-    def _gather(
-        tasks: Sequence[TaskFeatures], readers: list[ViewReader], rows: list[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        if len(tasks) == 1:
-            labels = tasks[0].labels[rows[0].to(tasks[0].labels.device)]
-            return readers[0].read(rows[0]), labels.unsqueeze(-1)
-        first = readers[0].read(rows[0])
-        features = first.new_empty(len(tasks), *first.shape)
-        features[0] = first
-        for index in range(1, len(tasks)):
-            readers[index].read(rows[index], out=features[index])
+    def _gather(self, rows: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        count, length = rows.shape
+        if self._buffer is None:
+            first = self._tasks[0].test
+            self._buffer = first.empty(self._block_steps * self._batch_size * count)
+        features = self._buffer[: count * length].view(count, length, -1)
+        for index, task in enumerate(self._tasks):
+            task.views[epoch % len(task.views)].read(rows[index], out=features[index])
         labels = torch.stack(
-            [task.labels[row.to(task.labels.device)] for task, row in zip(tasks, rows, strict=True)]
-        )
-        return features, labels.unsqueeze(-1)
+            [
+                task.labels[row.to(task.labels.device)]
+                for task, row in zip(self._tasks, rows, strict=True)
+            ]
+        ).unsqueeze(-1)
+        return (features[0], labels[0]) if count == 1 else (features, labels)
 
 
 def as_order(order: Any, *, epochs: int, length: int) -> Tensor:

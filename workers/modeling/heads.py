@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -89,9 +88,6 @@ def class_sums(outputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, T
     return sums, torch.bincount(labels, minlength=classes).to(sums)
 
 
-def put_rows(weight: Tensor, rows: Tensor, classes: Sequence[int], present: Tensor) -> Tensor:
-    """A copy of weight whose rows ``classes`` are replaced by ``rows`` where ``present`` is true."""
-    replaced = weight.clone()
-    index = torch.as_tensor(list(classes), device=weight.device)[present]
-    replaced[index] = rows[present].to(weight)
-    return replaced
+def put_rows(weight: Tensor, rows: Tensor, present: Tensor) -> Tensor:
+    """A copy of weight [C, d] that has ``rows`` [C, d] where ``present`` [C] is true."""
+    return torch.where(present.unsqueeze(1), rows.to(weight), weight)
