@@ -35,6 +35,10 @@ class CorruptionError(StorageError):
     """A stored file does not match its digest; the message names the file."""
 
 
+class FeatureCorruptionError(CorruptionError):
+    """A cached feature part is damaged or gone; the run computes it again."""
+
+
 class BankError(LucaError):
     """A bank refuses an operation; the bank is left as it was."""
 

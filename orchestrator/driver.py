@@ -1,0 +1,395 @@
+"""Walks a stream: keeps the pipeline of actors full, commits tasks in order, resumes where storage says it stopped.
+
+The driver holds no results of its own.  What is learned is in the bank, features are in the cache, predictions are
+in the run's folder; a driver that is killed and started again looks there and goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from orchestrator import results
+from orchestrator.gate import Gate
+from orchestrator.ledger import Ledger
+from orchestrator.tracking import (
+    Notice,
+    PartExtracted,
+    StageProgress,
+    TaskEvaluated,
+    TaskLearned,
+    VersionCommitted,
+)
+from pipelines.actors import Loop, fetch
+from pipelines.evaluation import EvaluationFlow, EvaluationPlan
+from pipelines.extraction import FeatureFlow
+from pipelines.learning import LearningFlow, LearningPlan
+from workers.bank_scoring import Scored, TestPart
+from workers.baseline_scoring import TrainPart
+from workers.errors import DataError
+from workers.learned import Committed, LearnInfo, TaskHeader
+from workers.storage.features import FeatureCache
+from workers.task_learning import LearnRequest
+
+if TYPE_CHECKING:
+    from orchestrator.preparation import Prepared
+    from orchestrator.tracking import CompositeTracker
+    from pipelines.fleet import Fleet
+    from workers.data_shard import FeatureOrigin
+    from workers.extraction import PartResult
+    from workers.storage.features import PartKey
+
+
+class Driver:
+    """One invocation of a run.
+
+    Args:
+        prepared: the validated run.
+        fleet: its actors.
+        tracker: told everything that happens.
+
+    Attributes:
+        seconds: seconds by stage; for stages that overlap, the actors' busy time.
+        tasks_learned: tasks learned in this invocation.
+        version: the bank's newest version as of now.
+        infos: how each task was learned, for the bank's tasks too.
+    """
+
+    def __init__(self, prepared: Prepared, fleet: Fleet, tracker: CompositeTracker) -> None:
+        self._prepared = prepared
+        self._experiment = prepared.experiment
+        self._fleet = fleet
+        self._tracker = tracker
+        self._loop = Loop()
+        self._count = len(prepared.tasks)
+        self._ledger = Ledger(prepared.run_dir)
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.tasks_learned = 0
+        self.version: Committed | None = None
+        self.infos: dict[int, Mapping[str, Any]] = {}
+        self._admitted = self._committed = prepared.learned
+        self._evaluated: set[int] = set()
+
+    def run(self) -> None:
+        """Learn and score every task of the stream.
+
+        Raises:
+            LucaError: one clear sentence; what was committed stays, nothing is half-written.
+        """
+        started = time.perf_counter()
+        origin: FeatureOrigin = fetch(self._fleet.shards[0].origin.remote())
+        for note in origin.notes:
+            self._tracker.notify(note)
+        self.seconds["actors and backbone"] = time.perf_counter() - started
+        self._origin = origin
+        self._features = self._feature_flow()
+        registry = self._fleet.registry(origin.info)
+        self.version = fetch(registry.open.remote())
+        self._check_images()
+        self._evaluation = self._evaluation_flow()
+        self._learning = self._learning_flow(registry) if self._fleet.trainers else None
+        self._gate = Gate(self._experiment, registry, self._tracker)
+        self._walk()
+        fetch(registry.close.remote())
+        self.seconds["features"] = self._features.busy_seconds
+        self.seconds["evaluation"] = self._evaluation.busy_seconds
+
+    @property
+    def features(self) -> FeatureFlow:
+        """Counts of images, cached and computed parts."""
+        return self._features
+
+    # -- flows -----------------------------------------------------------------------------------------------
+
+    def _feature_flow(self) -> FeatureFlow:
+        settings = self._experiment.features
+        return FeatureFlow(
+            self._prepared.plan,
+            self._fleet.pool("shards", self._loop),
+            FeatureCache(self._prepared.storage),
+            backbone=self._origin.key,
+            views=settings.views,
+            tolerance=settings.tolerate_unreadable,
+            hand_on=not self._prepared.storage.is_local,
+            extracted=self._on_part,
+        )
+
+    def _learning_flow(self, registry: Any) -> LearningFlow:
+        p, e = self._prepared, self._experiment
+        shared = p.head.shared if p.head is not None else {}
+        plan = LearningPlan(
+            requests=self._learn_request,
+            headers=self._header,
+            keys=self._train_keys,
+            first=p.learned,
+            unified=e.learning.objective == "unified",
+            whiten=e.whitening == "first_task",
+            whitening=shared.get("whitening"),
+            head=shared.get("head"),
+        )
+        return LearningFlow(
+            plan,
+            self._loop,
+            self._fleet,
+            registry,
+            self._features,
+            learned=self._on_learned,
+            committed=self._on_committed,
+        )
+
+    def _evaluation_flow(self) -> EvaluationFlow:
+        settings = self._experiment.evaluation
+        plan = EvaluationPlan(
+            tests=lambda i: self._test_part(i, "test"),
+            trains=lambda i: TrainPart(
+                self._rows(i, "train"), self._prepared.tasks[i].task.classes
+            ),
+            keys=lambda i: (
+                self._keys(i, "test") + (self._keys(i, "train") if settings.baselines else [])
+            ),
+            routers=settings.reported_routers,
+            baselines=bool(settings.baselines),
+        )
+        return EvaluationFlow(plan, self._loop, self._fleet, self._features)
+
+    def _learn_request(self, index: int) -> LearnRequest:
+        e, prepared = self._experiment, self._prepared.tasks[index]
+        return LearnRequest(
+            task=prepared.task.name,
+            rows=self._rows(index, "train"),
+            classes=prepared.task.classes,
+            new_classes=prepared.new_classes,
+            views=e.features.views,
+            seed=e.seed,
+            luca=e.luca,
+            learning=e.learning,
+            evaluation=e.evaluation,
+        )
+
+    def _header(self, index: int, info: Mapping[str, Any]) -> TaskHeader:
+        prepared = self._prepared.tasks[index]
+        return TaskHeader(
+            id=prepared.id,
+            name=prepared.task.name,
+            domain=prepared.task.domain,
+            classes=tuple(self._prepared.stream.classes[c] for c in prepared.task.classes),
+            definition=prepared.definition.to_json(),
+            info=info,
+        )
+
+    def _rows(self, index: int, split: str) -> Any:
+        rows = getattr(self._prepared.tasks[index].task, split)
+        return self._prepared.plan.rows(rows, self._origin.key)
+
+    def _test_part(self, index: int, split: str) -> TestPart:
+        return TestPart(index, self._rows(index, split))
+
+    def _keys(self, index: int, split: str) -> list[tuple[int, PartKey]]:
+        rows = getattr(self._prepared.tasks[index].task, split)
+        return self._features.keys(rows, views=False)
+
+    def _train_keys(self, index: int) -> list[tuple[int, PartKey]]:
+        return self._features.keys(self._prepared.tasks[index].task.train, views=True)
+
+    # -- before anything is learned --------------------------------------------------------------------------
+
+    def _check_images(self) -> None:
+        """Decode every image that is not cached yet, so that a bad file stops the run before it learns."""
+        p = self._prepared
+        unlearned = p.tasks[p.learned :]
+        pairs = [
+            pair
+            for prepared in unlearned
+            for split in ("train", "validation", "test")
+            for pair in self._features.keys(getattr(prepared.task, split), views=split == "train")
+        ]
+        missing = self._features.missing(pairs)
+        self._images_total = sum(len(p.plan.parts[part].rows) for part, _ in missing)
+        if p.stream.reader.kind != "images" or not self._experiment.features.check_images:
+            return
+        started = time.perf_counter()
+        problems: dict[str, None] = {}
+        pool = self._fleet.pool("shards", self._loop)
+        unseen = sorted({part for part, _ in missing})
+        left = len(unseen)
+
+        def done(found: tuple[str, ...]) -> None:
+            nonlocal left
+            left -= 1
+            problems.update(dict.fromkeys(found))
+
+        for part in unseen:
+            pool.submit(
+                lambda shard, part=part: shard.check.remote(p.plan.samples_of(part)),  # type: ignore[misc]
+                done,
+            )
+        while left:
+            self._loop.turn()
+        if len(problems) > self._experiment.features.tolerate_unreadable:
+            more = f" ({len(problems) - 1} more like it)" if len(problems) > 1 else ""
+            raise DataError(
+                f"{next(iter(problems))}{more}; nothing was learned: mend or remove such files, or set "
+                "features.tolerate_unreadable to leave them out"
+            )
+        self.seconds["image check"] = time.perf_counter() - started
+
+    # -- the walk --------------------------------------------------------------------------------------------
+
+    def _walk(self) -> None:
+        for index in range(self._prepared.learned):
+            self._resume(index)
+        self._progress("learning")
+        while len(self._evaluated) < self._count or len(self._loop):
+            self._admit()
+            self._loop.turn()
+
+    def _admit(self) -> None:
+        """Let tasks in while few enough are between extraction and commit, and few enough wait to be scored."""
+        window = self._experiment.cluster.tasks_in_flight
+        while (
+            self._admitted < self._count
+            and self._admitted - self._committed < window
+            and self._admitted - len(self._evaluated) < 4 * window
+        ):
+            self._start(self._admitted)
+            self._admitted += 1
+
+    def _start(self, index: int) -> None:
+        learning = self._learning
+        assert learning is not None
+        self._features.need(index, self._train_keys(index), lambda: learning.learn(index))
+        for split in ("validation", "test"):
+            self._features.need(index, self._keys(index, split), lambda: None)
+
+    def _resume(self, index: int) -> None:
+        """A task that the bank has: its module is there, and its predictions may be."""
+        head = self._prepared.head
+        assert head is not None
+        record = head.tasks[index]
+        self.infos[index] = record.info
+        self._tracker.handle(
+            TaskLearned(
+                index,
+                record.name,
+                seconds=0.0,
+                steps=int(record.info.get("steps", 0)),
+                losses=tuple(record.info.get("losses", ())),
+                stored_parameters=int(record.info.get("stored_parameters", 0)),
+                nonzero_parameters=int(record.info.get("nonzero_parameters", 0)),
+                cached=True,
+            )
+        )
+        version = self._prepared.versions.get(index + 1)
+        if version is None or self._ledger.has(index, version.digest):
+            self._evaluated.add(index)
+            return
+        self._evaluate(index, Committed(version.version, version.digest, index + 1))
+
+    def _evaluate(self, index: int, version: Committed) -> None:
+        self._evaluation.evaluate(
+            index, version.version, lambda scored: self._on_scored(index, version, scored)
+        )
+
+    # -- what happens ----------------------------------------------------------------------------------------
+
+    def _on_part(self, task: int, rows: int, result: PartResult) -> None:
+        self._tracker.handle(
+            PartExtracted(
+                task,
+                result.key.part,
+                rows=rows,
+                images=result.images,
+                cached=result.cached,
+                seconds=result.seconds,
+                skipped=result.skipped,
+            )
+        )
+        for note in (*result.notes, *result.skipped):
+            self._tracker.handle(Notice("warning", note))
+        if result.images and self._features.started is not None:
+            done = self._features.images
+            elapsed = time.perf_counter() - self._features.started
+            self._tracker.handle(
+                StageProgress(
+                    "features", done, max(done, self._images_total), "images", done / elapsed
+                )
+            )
+
+    def _on_learned(self, index: int, info: LearnInfo) -> None:
+        self.tasks_learned += 1
+        self.infos[index] = info.to_json()
+        self.seconds["learning"] += info.seconds
+        self._tracker.handle(
+            TaskLearned(
+                index,
+                info.task,
+                seconds=info.seconds,
+                steps=info.steps,
+                losses=info.losses,
+                stored_parameters=info.stored_parameters,
+                nonzero_parameters=info.nonzero_parameters,
+            )
+        )
+        self._progress("learning")
+
+    def _on_committed(self, index: int, version: Committed) -> None:
+        self._committed = index + 1
+        self.version = version
+        self.seconds["commit"] += version.seconds
+        self._tracker.handle(
+            VersionCommitted(
+                index,
+                self._experiment.bank_name,
+                version.version,
+                version.digest,
+                version.seconds,
+            )
+        )
+        self._evaluate(index, version)
+
+    def _on_scored(self, index: int, version: Committed, scored: Scored) -> None:
+        rows = results.PredictionRows()
+        for method, made in scored.methods.items():
+            rows.add(
+                method=method,
+                after_task=index,
+                task=scored.task,
+                sample=scored.sample,
+                label=scored.label,
+                predicted=made.predicted,
+                routed_task=made.routed_task,
+                confidence=made.confidence,
+                routing_confidence=made.routing_confidence,
+                log_prob_true=made.log_prob_true,
+            )
+        results.write_chunk(self._prepared.run_dir, index, rows)
+        self._ledger.note(index, version.version, version.digest)
+        metrics = {
+            method: {"accuracy": float((made.predicted == scored.label).mean())}
+            for method, made in scored.methods.items()
+        }
+        self._tracker.handle(TaskEvaluated(index, version.version, metrics, scored.seconds))
+        if self._gate.active:
+            parts = [self._test_part(i, "validation") for i in range(index + 1)]
+            self._evaluation.score(
+                version.version,
+                [part for part in parts if len(part.rows)],
+                self._experiment.evaluation.routers[:1],
+                lambda validated: self._finish(index, version, validated),
+            )
+        else:
+            self._finish(index, version, None)
+
+    def _finish(self, index: int, version: Committed, validated: Scored | None) -> None:
+        if validated is not None:
+            self._gate.judge(index, version, validated)
+        self._evaluated.add(index)
+        self._progress("evaluation")
+
+    def _progress(self, stage: str) -> None:
+        done = self._prepared.learned + self.tasks_learned
+        if stage == "evaluation":
+            done = len(self._evaluated)
+        self._tracker.handle(StageProgress(stage, done, self._count))

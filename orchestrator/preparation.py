@@ -1,0 +1,176 @@
+"""Everything about a run that can be known, and refused, before Ray is joined or a backbone is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.experiment import Experiment
+from pipelines.features import FeaturePlan
+from pipelines.stream import Stream, Task, TaskDefinition, build_stream
+from workers.errors import BankError
+from workers.storage.bank import Bank, BankVersion
+from workers.storage.bank_changes import changes, sentences
+from workers.storage.bank_manifest import plain
+from workers.storage.filesystem import Storage
+
+
+@dataclass(frozen=True)
+class PreparedTask:
+    """A task of the stream as the bank knows it.
+
+    Attributes:
+        id: the bank's name for it, by its place in the stream.
+        new_classes: classes that no earlier task had.
+    """
+
+    id: str
+    task: Task
+    definition: TaskDefinition
+    new_classes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A validated run.
+
+    Attributes:
+        learned: the first so many tasks are in the bank already.
+        versions: version number by number of tasks, for those versions that hold a prefix of the stream.
+        run_dir: folder of the run, on this machine.
+    """
+
+    experiment: Experiment
+    storage: Storage
+    stream: Stream
+    plan: FeaturePlan
+    tasks: tuple[PreparedTask, ...]
+    bank: Bank
+    head: BankVersion | None
+    learned: int
+    versions: Mapping[int, BankVersion]
+    run_dir: Path
+
+    def describe_tasks(self) -> list[dict[str, Any]]:
+        """Names, classes and sample counts of the tasks, as plain data."""
+        return [
+            {
+                "name": p.task.name,
+                "classes": [self.stream.classes[c] for c in p.task.classes],
+                "train": len(p.task.train),
+                "validation": len(p.task.validation),
+                "test": len(p.task.test),
+            }
+            for p in self.tasks
+        ]
+
+
+def prepare(experiment: Experiment) -> Prepared:
+    """List the samples, cut the stream, open storage and bank, and see what is learned already.
+
+    Raises:
+        StorageError: the storage cannot be written.
+        DataError: the samples do not make the stream.
+        BankError: the bank holds other tasks, or the same learned otherwise.
+    """
+    storage = Storage.open(experiment.storage)
+    storage.check_writable()
+    index = str(storage.local_path("index")) if storage.is_local else None
+    stream = build_stream(experiment.stream, seed=experiment.seed, cache_dir=index)
+    tasks = _prepare_tasks(stream)
+    bank = Bank.open_or_create(storage, experiment.bank_name)
+    latest = bank.latest()
+    head = None if latest is None else bank.load(latest)
+    learned = 0
+    if head is not None:
+        check_settings(head, experiment)
+        learned = check_prefix(head, tasks)
+    return Prepared(
+        experiment=experiment,
+        storage=storage,
+        stream=stream,
+        plan=FeaturePlan(stream, experiment.features, seed=experiment.seed),
+        tasks=tasks,
+        bank=bank,
+        head=head,
+        learned=learned,
+        versions={} if head is None else _versions(bank, head),
+        run_dir=run_folder(experiment, storage),
+    )
+
+
+def run_folder(experiment: Experiment, storage: Storage) -> Path:
+    """The run's folder: in a local storage, else beside the working directory."""
+    base = storage.local_path("runs") if storage.is_local else Path("luca-runs").resolve()
+    return Path(base) / experiment.run_id
+
+
+def check_settings(head: BankVersion, experiment: Experiment) -> None:
+    """Refuse to go on with a bank that was learned with other settings.
+
+    Raises:
+        BankError: lists the differences.
+    """
+    found = changes(head.settings, plain("settings", experiment.learning_identity()), "settings")
+    if found:
+        raise BankError(
+            f"bank '{head.bank.name}' was learned with other settings ({sentences(found)}); use the old values, "
+            "another bank (-o bank=NAME), or fork this one (`luca bank fork`)"
+        )
+
+
+def check_prefix(head: BankVersion, tasks: tuple[PreparedTask, ...]) -> int:
+    """How many of the stream's tasks the bank holds; it must hold the first ones, as they are now.
+
+    Raises:
+        BankError: a learned task is defined differently, or is no task of this stream; says how.
+    """
+    for position, record in enumerate(head.tasks):
+        where = f"bank '{head.bank.name}' version {head.version}"
+        known = TaskDefinition.from_json(dict(record.definition))
+        if position >= len(tasks):
+            raise BankError(
+                f"{where} holds {len(head.tasks)} tasks and this stream has {len(tasks)}: the next one in the "
+                f"bank is '{record.name}' ({_names(known.classes)}); use another bank (-o bank=NAME), or fork "
+                "an earlier version (`luca bank fork`)"
+            )
+        found = known.difference(tasks[position].definition)
+        if found or record.id != tasks[position].id:
+            reasons = (
+                "; ".join(found) or f"it is '{record.id}' there and '{tasks[position].id}' here"
+            )
+            raise BankError(
+                f"{where} has learned task {position} ('{record.name}') from other data than this stream gives "
+                f"(first: the bank's, second: the stream's): {reasons}; use another bank (-o bank=NAME), or keep "
+                "the order of known classes with stream.class_order or scenario 'explicit' and add new ones behind"
+            )
+    return len(head.tasks)
+
+
+def _versions(bank: Bank, head: BankVersion) -> dict[int, BankVersion]:
+    """Versions that hold the first tasks of ``head``, by their number; the newest of equals."""
+    records = [(record.id, record.content_digest) for record in head.tasks]
+    found: dict[int, BankVersion] = {}
+    for number in bank.versions():
+        version = bank.load(number)
+        tasks = [(record.id, record.content_digest) for record in version.tasks]
+        if tasks == records[: len(tasks)]:
+            found[len(tasks)] = version
+    return found
+
+
+def _prepare_tasks(stream: Stream) -> tuple[PreparedTask, ...]:
+    seen: set[int] = set()
+    prepared = []
+    for task in stream.tasks:
+        new = tuple(c for c in task.classes if c not in seen)
+        seen.update(new)
+        prepared.append(PreparedTask(f"task-{task.index:05d}", task, stream.definition(task), new))
+    return tuple(prepared)
+
+
+def _names(names: tuple[str, ...]) -> str:
+    shown = ", ".join(repr(name) for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

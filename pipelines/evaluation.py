@@ -1,0 +1,224 @@
+"""Bank versions times test features: scores and baselines after every task.
+
+Per-sample routers are split over evaluators by test task, since no prediction depends on another sample; routers
+that depend on the order of the test set see it whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipelines.actors import ActorPool, Loop
+from pipelines.extraction import FeatureFlow
+from pipelines.fleet import Fleet
+from workers.bank_scoring import MethodPredictions, Scored, TestPart
+from workers.baseline_scoring import BaselineStateLostError, TrainPart
+from workers.errors import FeatureCorruptionError, LucaError
+from workers.modeling.routers import ROUTERS
+
+if TYPE_CHECKING:
+    from workers.storage.features import PartKey
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    """What the flow needs to know about the run, by task index.
+
+    Attributes:
+        tests: test samples of a task.
+        trains: training samples and classes of a task, for baselines.
+        keys: feature parts of both.
+        routers: names of the routers to report.
+        baselines: whether there are baselines.
+    """
+
+    tests: Callable[[int], TestPart]
+    trains: Callable[[int], TrainPart]
+    keys: Callable[[int], Sequence[tuple[int, PartKey]]]
+    routers: tuple[str, ...]
+    baselines: bool
+
+
+@dataclass
+class _Pending:
+    after: int
+    done: Callable[[Scored], None]
+    left: int = 0
+    pieces: list[Scored] = field(default_factory=list)
+    whole: Scored | None = None
+    baselines: dict[str, MethodPredictions] | None = None
+    baseline_seconds: float = 0.0
+
+
+class EvaluationFlow:
+    """Scores versions after every task, on every task seen."""
+
+    def __init__(
+        self, plan: EvaluationPlan, loop: Loop, fleet: Fleet, features: FeatureFlow
+    ) -> None:
+        self._plan = plan
+        self._features = features
+        self._singles = [ActorPool(loop, [actor], depth=1) for actor in fleet.evaluators]
+        self._baselines = (
+            ActorPool(loop, [fleet.baselines], depth=1) if fleet.baselines is not None else None
+        )
+        self._order_dependent = tuple(r for r in plan.routers if ROUTERS[r].order_dependent)
+        self._per_sample = tuple(r for r in plan.routers if r not in self._order_dependent)
+        self._queue: list[_Pending] = []
+        self._running: _Pending | None = None
+        self._told = 0
+        self.module_scores = 0
+        self.busy_seconds = 0.0
+
+    def evaluate(self, after: int, version: int, done: Callable[[Scored], None]) -> None:
+        """Score ``version`` on the tests of tasks 0..after once their features are there."""
+        pending = _Pending(after, done)
+        pairs = [pair for task in range(after + 1) for pair in self._plan.keys(task)]
+        self._features.need(after, pairs, lambda: self._start(pending, version))
+
+    def score(
+        self,
+        version: int,
+        parts: Sequence[TestPart],
+        routers: tuple[str, ...],
+        done: Callable[[Scored], None],
+    ) -> None:
+        """Score ``version`` with some routers on any samples, such as validation ones."""
+        self._singles[0].submit(
+            lambda evaluator: evaluator.score.remote(version, list(parts), routers), done
+        )
+
+    def _start(self, pending: _Pending, version: int) -> None:
+        tests = [self._plan.tests(task) for task in range(pending.after + 1)]
+        if self._baselines is None:
+            pending.baselines = {}
+        else:
+            self._queue.append(pending)
+            self._next_baselines()
+        evaluators = len(self._singles)
+        asks: list[tuple[int, list[TestPart], tuple[str, ...], bool]] = []
+        if evaluators == 1:
+            asks.append((0, tests, self._plan.routers, True))
+        else:
+            if self._order_dependent:
+                asks.append((0, tests, self._order_dependent, True))
+            for number in range(evaluators):
+                mine = [test for test in tests if test.task % evaluators == number]
+                if mine and self._per_sample:
+                    asks.append((number, mine, self._per_sample, False))
+        pending.left = len(asks)
+        for number, parts, routers, whole in asks:
+            self._ask(pending, version, number, parts, routers, whole=whole)
+
+    def _ask(
+        self,
+        pending: _Pending,
+        version: int,
+        number: int,
+        tests: Sequence[TestPart],
+        routers: tuple[str, ...],
+        *,
+        whole: bool,
+    ) -> None:
+        def done(scored: Scored) -> None:
+            self.module_scores += scored.module_scores
+            self.busy_seconds += scored.seconds
+            pending.left -= 1
+            if whole:
+                pending.whole = scored
+            else:
+                pending.pieces.append(scored)
+            self._finish_if_whole(pending)
+
+        def again() -> None:
+            self._ask(pending, version, number, tests, routers, whole=whole)
+
+        self._singles[number].submit(
+            lambda evaluator: evaluator.score.remote(version, list(tests), routers),
+            done,
+            self._on_corruption(pending.after, again),
+        )
+
+    def _next_baselines(self) -> None:
+        if self._running is None and self._queue:
+            self._running = self._queue.pop(0)
+            self._ask_baselines(self._running)
+
+    def _ask_baselines(self, pending: _Pending) -> None:
+        assert self._baselines is not None
+        trains = {i: self._plan.trains(i) for i in range(self._told, pending.after + 1)}
+        tests = [self._plan.tests(task) for task in range(pending.after + 1)]
+
+        def done(value: tuple[dict[str, MethodPredictions], float]) -> None:
+            pending.baselines, seconds = value
+            self.busy_seconds += seconds
+            self._told = pending.after + 1
+            self._running = None
+            self._finish_if_whole(pending)
+            self._next_baselines()
+
+        def failed(error: LucaError) -> bool:
+            if isinstance(error, BaselineStateLostError):
+                self._told = 0
+                self._ask_baselines(pending)
+                return True
+            return self._on_corruption(pending.after, lambda: self._ask_baselines(pending))(error)
+
+        self._baselines.submit(
+            lambda actor: actor.score.remote(pending.after, trains, tests), done, failed
+        )
+
+    def _finish_if_whole(self, pending: _Pending) -> None:
+        if pending.baselines is None or pending.left:
+            return
+        scored = join(pending.pieces, pending.whole)
+        methods = {router: scored.methods[router] for router in self._plan.routers}
+        pending.done(replace(scored, methods={**methods, **pending.baselines}))
+
+    def _on_corruption(self, after: int, again: Callable[[], None]) -> Callable[[LucaError], bool]:
+        def failed(error: LucaError) -> bool:
+            if not isinstance(error, FeatureCorruptionError):
+                return False
+            pairs = [pair for task in range(after + 1) for pair in self._plan.keys(task)]
+            self._features.again(after, pairs, again)
+            return True
+
+        return failed
+
+
+def join(pieces: Sequence[Scored], whole: Scored | None) -> Scored:
+    """Per-sample predictions scored in pieces by test task, beside those scored on the whole test set."""
+    if not pieces:
+        assert whole is not None
+        return whole
+    import pyarrow as pa
+
+    task = np.concatenate([piece.task for piece in pieces])
+    order = np.argsort(task, kind="stable")
+
+    def column(values: Sequence[Any]) -> Any:
+        if any(value is None for value in values):
+            return None
+        return np.concatenate(list(values))[order]
+
+    methods = {
+        name: MethodPredictions(
+            predicted=column([p.methods[name].predicted for p in pieces]),
+            routed_task=column([p.methods[name].routed_task for p in pieces]),
+            confidence=column([p.methods[name].confidence for p in pieces]),
+            routing_confidence=column([p.methods[name].routing_confidence for p in pieces]),
+            log_prob_true=column([p.methods[name].log_prob_true for p in pieces]),
+        )
+        for name in pieces[0].methods
+    }
+    sample = pa.concat_arrays([piece.sample for piece in pieces]).take(pa.array(order))
+    seconds = sum(piece.seconds for piece in pieces)
+    if whole is not None:
+        methods.update(whole.methods)
+    return Scored(
+        task[order], sample, np.concatenate([p.label for p in pieces])[order], methods, seconds
+    )

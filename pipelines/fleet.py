@@ -1,0 +1,182 @@
+"""The actors of a run: started as planned, pooled, and stopped together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipelines.actors import ActorPool, Loop
+from pipelines.cluster import (
+    ActorPlan,
+    ClusterSettings,
+    RayHandle,
+    plan_actors,
+    wait_for_resources,
+)
+from pipelines.cluster.placement import RolePlan
+from workers.modeling.backbone import BackboneSettings
+from workers.modeling.evaluation_settings import EvaluationSettings
+from workers.modeling.learner import LearningSettings
+from workers.modeling.luca import LucaSettings
+from workers.samples import SampleReader
+from workers.storage.features import FeatureSettings
+
+Kind = Literal["shards", "trainers", "evaluators"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetSpec:
+    """What the actors of a run are made from.
+
+    Attributes:
+        storage: URI, the same on every node.
+        tasks: number of tasks in the stream.
+        learns: whether anything is left to learn; without it no trainer starts.
+    """
+
+    storage: str
+    bank: str
+    run: str
+    code: str
+    seed: int
+    class_names: Sequence[str]
+    tasks: int
+    reader: SampleReader
+    feature_width: int | None
+    backbone: BackboneSettings
+    features: FeatureSettings
+    luca: LucaSettings
+    learning: LearningSettings
+    evaluation: EvaluationSettings
+    cluster: ClusterSettings
+    settings: Mapping[str, Any]
+    learns: bool = True
+
+
+class Fleet:
+    """Handles of all actors of a run.  A context manager; leaving it kills them.
+
+    Raises:
+        ClusterError: the cluster does not give what the run asks for within the time set.
+    """
+
+    def __init__(self, spec: FleetSpec, ray: RayHandle, *, notify: Callable[[str], None]) -> None:
+        self.spec = spec
+        self.plan: ActorPlan = plan_actors(
+            spec.cluster, ray.resources(), backbone=spec.reader.kind == "images"
+        )
+        for note in self.plan.notes:
+            notify(note)
+        wait_for_resources(
+            self.plan.bundles(),
+            timeout=spec.cluster.wait_for_resources_seconds,
+            notify=notify,
+        )
+        self._all: list[Any] = []
+        self._pools: dict[str, ActorPool] = {}
+        self.shards = self._start_shards()
+        self.trainers = self._start_trainers() if spec.learns else []
+        self.evaluators, self.baselines = self._start_evaluators()
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop every actor; what they know is in storage."""
+        import ray
+
+        for actor in self._all:
+            ray.kill(actor)
+        self._all.clear()
+
+    def pool(self, kind: Kind, loop: Loop) -> ActorPool:
+        """A pool over all actors of a kind."""
+        if kind not in self._pools:
+            self._pools[kind] = ActorPool(loop, getattr(self, kind))
+        return self._pools[kind]
+
+    def registry(self, backbone: Mapping[str, Any]) -> Any:
+        """Start the registry, the bank's only writer, for features of this backbone."""
+        from workers.registry import registry_class
+
+        spec = self.spec
+        actor = (
+            registry_class()
+            .options(**self.plan.registry_options)
+            .remote(
+                spec.storage,
+                spec.bank,
+                backbone=dict(backbone),
+                settings=dict(spec.settings),
+                run=spec.run,
+                code=spec.code,
+            )
+        )
+        self._all.append(actor)
+        return actor
+
+    def _start_shards(self) -> list[Any]:
+        from workers.data_shard import data_shard_class
+
+        spec, role = self.spec, self.plan.shards
+        return self._start(
+            role,
+            data_shard_class().options(**self.plan.options("shard")),
+            (spec.storage,),
+            reader=spec.reader,
+            backbone=spec.backbone,
+            settings=spec.features,
+            seed=spec.seed,
+            feature_width=spec.feature_width,
+            device="cuda" if role.num_gpus else "cpu",
+            threads=role.threads,
+        )
+
+    def _start_trainers(self) -> list[Any]:
+        from workers.trainer import trainer_class
+
+        role = self.plan.trainers
+        return self._start(
+            role,
+            trainer_class().options(**self.plan.options("trainer")),
+            (self.spec.storage,),
+            threads=role.threads,
+        )
+
+    def _start_evaluators(self) -> tuple[list[Any], Any | None]:
+        from workers.evaluator import evaluator_classes
+
+        spec, role = self.spec, self.plan.evaluators
+        bank_class, baseline_class = evaluator_classes()
+        options = self.plan.options("evaluator")
+        evaluators = self._start(
+            role,
+            bank_class.options(**options),
+            (spec.storage, spec.bank),
+            class_names=tuple(spec.class_names),
+            settings=spec.evaluation,
+            threads=role.threads,
+        )
+        if not spec.evaluation.baselines:
+            return evaluators, None
+        (baselines,) = self._start(
+            RolePlan("evaluator", 1, 0.0, 0.0, role.threads),
+            baseline_class.options(**{**options, "num_cpus": 0, "num_gpus": 0}),
+            (spec.storage,),
+            settings=spec.evaluation,
+            seed=spec.seed,
+            luca=spec.luca,
+            learning=spec.learning,
+            tasks=spec.tasks,
+            threads=role.threads,
+        )
+        return evaluators, baselines
+
+    def _start(self, role: RolePlan, made: Any, args: tuple[Any, ...], **kwargs: Any) -> list[Any]:
+        actors = [made.remote(*args, **kwargs) for _ in range(role.count)]
+        self._all.extend(actors)
+        return actors

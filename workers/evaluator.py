@@ -1,0 +1,79 @@
+"""The evaluator actors: score bank versions and run baselines.  Shells around bank_scoring.py and baseline_scoring.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workers.bank_scoring import MethodPredictions, Scored, Scorer, TestPart
+from workers.baseline_scoring import BaselineScorer, TrainPart
+from workers.runtime import prepare_process
+from workers.storage.filesystem import Storage
+
+if TYPE_CHECKING:
+    from workers.modeling.evaluation_settings import EvaluationSettings
+    from workers.modeling.learner import LearningSettings
+    from workers.modeling.luca import LucaSettings
+
+
+class EvaluatorImpl:
+    """Scores versions of one bank; remembers the scores of frozen modules."""
+
+    def __init__(
+        self,
+        storage: str,
+        bank: str,
+        *,
+        class_names: Sequence[str],
+        settings: EvaluationSettings,
+        threads: int,
+    ) -> None:
+        prepare_process(threads)
+        self._scorer = Scorer(
+            Storage.open(storage), bank, class_names=class_names, settings=settings
+        )
+
+    def score(
+        self, version: int, tests: Sequence[TestPart], routers: tuple[str, ...] | None = None
+    ) -> Scored:
+        """Predictions of the routers for the samples of ``tests``."""
+        return self._scorer.score(version, tests, routers)
+
+
+class BaselineEvaluatorImpl:
+    """Runs the baselines over the tasks in order."""
+
+    def __init__(
+        self,
+        storage: str,
+        *,
+        settings: EvaluationSettings,
+        seed: int,
+        luca: LucaSettings,
+        learning: LearningSettings,
+        tasks: int,
+        threads: int,
+    ) -> None:
+        prepare_process(threads)
+        self._scorer = BaselineScorer(
+            Storage.open(storage),
+            settings=settings,
+            seed=seed,
+            luca=luca,
+            learning=learning,
+            tasks=tasks,
+        )
+
+    def score(
+        self, after: int, trains: Mapping[int, TrainPart], tests: Sequence[TestPart]
+    ) -> tuple[dict[str, MethodPredictions], float]:
+        """Learn the tasks up to ``after`` and predict."""
+        return self._scorer.score(after, trains, tests)
+
+
+def evaluator_classes() -> tuple[Any, Any]:
+    """The Ray actor classes (bank, baselines); Ray is imported only here."""
+    import ray
+
+    remote = ray.remote(max_restarts=-1, max_task_retries=-1)
+    return remote(EvaluatorImpl), remote(BaselineEvaluatorImpl)

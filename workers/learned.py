@@ -1,0 +1,71 @@
+"""What a learned task is while it travels from a trainer to the bank.  NumPy only: the registry never loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class LearnedArrays:
+    """A learned task as named arrays, ready for the bank.
+
+    Attributes:
+        objects: ``module`` and ``statistics``, and ``head`` for the local objective.
+        head: the head over all classes so far, for the unified objective.
+    """
+
+    objects: dict[str, Arrays]
+    head: Arrays | None = None
+
+
+@dataclass(frozen=True)
+class LearnInfo:
+    """Facts about how a task was learned: for the log, and for the bank's record.
+
+    Attributes:
+        dense_bytes, stored_bytes: of the module, as plain arrays and in the form that is stored.
+        seconds: wall time in the trainer; the only one that another run need not repeat.
+    """
+
+    task: str
+    samples: int
+    steps: int
+    losses: tuple[float, ...]
+    stored_parameters: int
+    nonzero_parameters: int
+    dense_bytes: int
+    stored_bytes: int
+    seconds: float = field(compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the bank's record."""
+        return {**asdict(self), "losses": [float(np.float64(v)) for v in self.losses]}
+
+
+@dataclass(frozen=True)
+class TaskHeader:
+    """What the bank records of a task beside its arrays."""
+
+    id: str
+    name: str
+    domain: str
+    classes: tuple[str, ...]
+    definition: Mapping[str, Any]
+    info: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A bank version as the driver needs to know it."""
+
+    version: int
+    digest: str
+    tasks: int
+    seconds: float = field(default=0.0, compare=False)

@@ -1,0 +1,115 @@
+"""A bank version from storage as the tensors that prediction works on.
+
+Objects are immutable and named by their digest, so what a process has loaded once it never loads again: going
+from version t to t+1 reads one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.modeling.bank_tensors import BankTensors, TaskModule
+from workers.modeling.sparse import decode
+from workers.modeling.statistics import TaskStatistics
+from workers.modeling.whitening import Whitening
+from workers.storage.bank import BankVersion
+from workers.storage.bank_manifest import TaskRecord
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class TensorLoader:
+    """Loads versions of banks, keeping decoded tasks by the digests of their objects."""
+
+    def __init__(self) -> None:
+        self._modules: dict[tuple[str, ...], TaskModule] = {}
+        self._statistics: dict[str, TaskStatistics] = {}
+        self._whitening: dict[str, Whitening] = {}
+
+    def load(self, version: BankVersion, *, statistics: bool = True) -> BankTensors:
+        """The version's tensors.
+
+        Args:
+            version: an opened version.
+            statistics: whether routers that need them will be used.
+
+        Raises:
+            CorruptionError: an object is damaged; the message names the file.
+        """
+        index = {name: i for i, name in enumerate(version.classes)}
+        tasks = tuple(self._module(version, record, index) for record in version.tasks)
+        shared = version.manifest.shared
+        head = version.shared.get("head") if "head" in shared else None
+        objective = version.settings["learning"]["objective"]
+        return BankTensors(
+            width=int(version.backbone["width"]),
+            class_names=version.classes,
+            flow=version.settings["luca"]["flow"],
+            objective=objective,
+            tasks=tasks,
+            head=_tensor(head["weight"]) if head else None,
+            scale=_tensor(head["scale"]) if head else None,
+            whitening=self._cached(
+                self._whitening,
+                shared["whitening"].digest,
+                lambda: version.shared["whitening"],
+                Whitening.from_arrays,
+            )
+            if "whitening" in shared
+            else None,
+            statistics=tuple(
+                self._cached(
+                    self._statistics,
+                    record.objects["statistics"].digest,
+                    lambda record=record: version.arrays(record, "statistics"),  # type: ignore[misc]
+                    TaskStatistics.from_arrays,
+                )
+                for record in version.tasks
+            )
+            if statistics
+            else (),
+        )
+
+    def _module(
+        self, version: BankVersion, record: TaskRecord, index: dict[str, int]
+    ) -> TaskModule:
+        head_ref = record.objects.get("head")
+        classes = tuple(index[name] for name in record.classes)
+        key = (
+            record.id,
+            record.objects["module"].digest,
+            head_ref.digest if head_ref else "",
+            *map(str, classes),
+        )
+        if key not in self._modules:
+            module = decode(version.arrays(record, "module"))
+            head = version.arrays(record, "head") if head_ref else None
+            self._modules[key] = TaskModule(
+                name=record.name,
+                classes=classes,
+                module={name: _tensor(array) for name, array in module.items()},
+                head=_tensor(head["weight"]) if head else None,
+                scale=_tensor(head["scale"]) if head else None,
+            )
+        return self._modules[key]
+
+    @staticmethod
+    def _cached(
+        store: dict[str, Any],
+        digest: str,
+        read: Callable[[], Arrays],
+        build: Callable[[Arrays], Any],
+    ) -> Any:
+        if digest not in store:
+            store[digest] = build(read())
+        return store[digest]
+
+
+def _tensor(array: NDArray[Any]) -> Any:
+    import torch
+
+    return torch.from_numpy(np.array(array))

@@ -1,0 +1,182 @@
+"""Learning one task from its feature rows: the module, its head, the statistics routers need.
+
+A pure function of the request and the features, so that any trainer, at any time and after any crash, gives
+the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.feature_rows import FeatureRows, OpenRows, open_rows
+from workers.learned import Arrays, LearnedArrays, LearnInfo
+from workers.modeling.evaluation_settings import EvaluationSettings
+from workers.modeling.learner import LearningSettings, UnifiedHead, learn_local, learn_unified
+from workers.modeling.luca import LucaSettings, nonzero_count, parameter_count
+from workers.modeling.sparse import encode
+from workers.modeling.statistics import TaskStatistics
+from workers.modeling.whitening import Whitening
+from workers.storage.features import FeatureCache, PartKey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class LearnRequest:
+    """What a trainer needs to know to learn a task.
+
+    Attributes:
+        task: the task's name; with ``seed`` it decides all randomness.
+        rows: the training samples, labels as global class indices.
+        classes: global indices of the task's classes, ascending.
+        new_classes: those of them that no earlier task had.
+        views: augmented views to learn from; 0 learns from the test view.
+        evaluation: decides which statistics routers will want.
+    """
+
+    task: str
+    rows: FeatureRows
+    classes: tuple[int, ...]
+    new_classes: tuple[int, ...]
+    views: int
+    seed: int
+    luca: LucaSettings
+    learning: LearningSettings
+    evaluation: EvaluationSettings
+
+
+def fit_whitening(
+    cache: FeatureCache, request: LearnRequest, tables: Mapping[PartKey, pa.Table] | None = None
+) -> Arrays:
+    """The stream's whitening, from the first task's training samples alone."""
+    data = open_rows(cache, request.rows, tables=tables)
+    statistics = TaskStatistics.from_features(
+        data.features,
+        np.searchsorted(request.classes, data.labels),
+        classes=len(request.classes),
+        granularity="task",
+    )
+    return Whitening.from_statistics(statistics).to_arrays()
+
+
+def learn_task(
+    cache: FeatureCache,
+    request: LearnRequest,
+    *,
+    whitening: Arrays | None = None,
+    previous_head: Arrays | None = None,
+    tables: Mapping[PartKey, pa.Table] | None = None,
+) -> tuple[LearnInfo, LearnedArrays]:
+    """Learn a task.
+
+    Args:
+        cache: where feature parts lie.
+        request: what to learn.
+        whitening: the stream's whitening, or None.
+        previous_head: the head left by the previous task (unified objective).
+        tables: parts at hand already.
+
+    Raises:
+        DataError: features are not finite or missing.
+        CorruptionError: a feature part does not match its checksum.
+    """
+    import torch
+
+    started = time.perf_counter()
+    data = open_rows(cache, request.rows, tables=tables)
+    white = Whitening.from_arrays(whitening) if whitening is not None else None
+    test_view = WhitenedView(data, white)
+    views = [
+        WhitenedView(open_rows(cache, request.rows, view=v, tables=tables), white)
+        for v in range(1, request.views + 1)
+    ] or [test_view]
+    common: dict[str, Any] = {
+        "luca": request.luca,
+        "learning": request.learning,
+        "seed": request.seed,
+        "task_key": request.task,
+        "test_view": test_view,
+    }
+    if request.learning.objective == "local":
+        labels = torch.from_numpy(np.searchsorted(request.classes, data.labels))
+        learned = learn_local(views, labels, classes=len(request.classes), **common)
+    else:
+        before = _head_from(previous_head) if previous_head is not None else None
+        learned = learn_unified(
+            views,
+            torch.from_numpy(data.labels),
+            new_classes=request.new_classes,
+            previous=before,
+            **common,
+        )
+    module = {name: value.numpy() for name, value in learned.module.items()}
+    encoded = encode(module)
+    head = {"weight": learned.head.numpy(), "scale": learned.scale.numpy()}
+    statistics = _statistics(data, request, white).to_arrays()
+    objects = {"module": encoded, "statistics": statistics}
+    local = request.learning.objective == "local"
+    if local:
+        objects["head"] = head
+    info = LearnInfo(
+        task=request.task,
+        samples=len(data.labels),
+        steps=learned.steps,
+        losses=tuple(learned.losses),
+        stored_parameters=parameter_count(learned.module),
+        nonzero_parameters=nonzero_count(learned.module),
+        dense_bytes=sum(a.nbytes for a in module.values()),
+        stored_bytes=sum(a.nbytes for a in encoded.values()),
+        seconds=time.perf_counter() - started,
+    )
+    return info, LearnedArrays(objects, None if local else head)
+
+
+class WhitenedView:
+    """Feature rows as a learner reads them: gathered in float32 and whitened when the stream says so."""
+
+    def __init__(self, data: OpenRows, whitening: Whitening | None) -> None:
+        self._features = data.features
+        self._whitening = whitening
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def gather(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Features [k, d] of the given rows."""
+        import torch
+
+        features = self._features.gather(rows)
+        if self._whitening is None:
+            return features
+        return self._whitening.apply(torch.from_numpy(features)).numpy()
+
+
+def _statistics(
+    data: OpenRows, request: LearnRequest, whitening: Whitening | None
+) -> TaskStatistics:
+    """Sums over the raw features; random features see whitened ones, as at prediction."""
+    return TaskStatistics.from_features(
+        data.features,
+        np.searchsorted(request.classes, data.labels),
+        classes=len(request.classes),
+        granularity=request.evaluation.statistics.granularity,
+        projection=request.evaluation.projection(
+            width=data.features.width, seed=request.seed, whitening=whitening
+        ),
+    )
+
+
+def _head_from(arrays: Arrays) -> UnifiedHead:
+    import torch
+
+    return UnifiedHead(
+        weight=torch.from_numpy(np.array(arrays["weight"])),
+        scale=torch.from_numpy(np.array(arrays["scale"])),
+    )

@@ -1,0 +1,55 @@
+"""The trainer actor: learns task modules from cached features.  A shell around task_learning.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workers.learned import Arrays, LearnedArrays, LearnInfo
+from workers.runtime import prepare_process
+from workers.storage.features import FeatureCache
+from workers.storage.filesystem import Storage
+from workers.task_learning import LearnRequest, fit_whitening, learn_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from workers.storage.features import PartKey
+
+
+class TrainerImpl:
+    """Learns whatever task it is asked to; keeps nothing between calls but open storage."""
+
+    def __init__(self, storage: str, *, threads: int) -> None:
+        prepare_process(threads)
+        self._cache = FeatureCache(Storage.open(storage))
+
+    def whitening(
+        self, request: LearnRequest, keys: tuple[PartKey, ...] = (), *tables: pa.Table
+    ) -> Arrays:
+        """The stream's whitening, from its first task."""
+        return fit_whitening(self._cache, request, dict(zip(keys, tables, strict=True)))
+
+    def learn(
+        self,
+        request: LearnRequest,
+        whitening: Arrays | None = None,
+        previous_head: Arrays | None = None,
+        keys: tuple[PartKey, ...] = (),
+        *tables: pa.Table,
+    ) -> tuple[LearnInfo, LearnedArrays, Arrays | None]:
+        """Learn a task.  The three values are separate returns: facts, bank objects, unified head."""
+        info, learned = learn_task(
+            self._cache,
+            request,
+            whitening=whitening,
+            previous_head=previous_head,
+            tables=dict(zip(keys, tables, strict=True)),
+        )
+        return info, learned, learned.head
+
+
+def trainer_class() -> Any:
+    """The Ray actor class; Ray is imported only here."""
+    import ray
+
+    return ray.remote(max_restarts=-1, max_task_retries=-1)(TrainerImpl)
