@@ -1,0 +1,301 @@
+"""Where a backbone's weights come from, and whether they fit: a local file, or the hub that timm names.
+
+Local files are checked key by key before anything is loaded, since timm itself ignores missing keys once the
+classifier is dropped.  The hub is asked only after a quick look whether it can be reached at all: its client
+would retry for most of a minute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from workers.errors import BackboneError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
+PROBE_SECONDS = 5.0
+"""How long to wait for the hub to answer a connection before it counts as unreachable."""
+
+_HEADS = ("head", "head_dist", "head_drop", "fc", "classifier", "pre_logits", "lin_cls")
+_POSITIONS = ("pos_embed", "rel_pos", "relative_position", "position_embed")
+_MISFIT = (KeyError, RuntimeError, ValueError, AttributeError, TypeError, IndexError)
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Hex digest of every parameter and buffer of the state dict: name, dtype, shape, bytes.
+
+    It does not depend on the file format or on where the weights came from.  About 0.5 s for ViT-B.
+    """
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        data = tensor.detach().cpu().contiguous()
+        digest.update(f"{name}\0{data.dtype}\0{tuple(data.shape)}\0".encode())
+        digest.update(data.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:32]
+
+
+# -- local files ---------------------------------------------------------------------------------------------
+
+
+def read_weights(path: str) -> dict[str, Tensor]:
+    """The tensors of a safetensors file or a PyTorch checkpoint (read without executing pickled code).
+
+    Raises:
+        BackboneError: no such file, another format, damaged, or a checkpoint that needs code to be unpickled.
+    """
+    from workers.modeling.torchvision_compat import import_timm
+
+    import_timm()
+    import torch
+    from safetensors import SafetensorError
+    from timm.models import load_state_dict
+
+    file = Path(path).expanduser()
+    if not file.is_file():
+        what = "is a directory" if file.is_dir() else "does not exist"
+        raise BackboneError(f"backbone.weights '{path}' {what}: give a .safetensors or .pth file")
+    if file.suffix.lower() not in SUFFIXES:
+        raise BackboneError(
+            f"backbone.weights '{path}' ends in '{file.suffix}': give a .safetensors file or a PyTorch "
+            f"checkpoint ({', '.join(SUFFIXES[1:])})"
+        )
+    try:
+        state = load_state_dict(str(file), weights_only=True)
+    except (OSError, SafetensorError, pickle.UnpicklingError, EOFError, *_MISFIT) as error:
+        raise BackboneError(
+            f"backbone.weights '{path}' cannot be read as weights ({_first_line(error)}): give a "
+            ".safetensors file or a PyTorch checkpoint that holds tensors only"
+        ) from error
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    if not tensors:
+        raise BackboneError(
+            f"backbone.weights '{path}' holds no tensors at its top level, under 'state_dict' or under 'model'"
+        )
+    return tensors
+
+
+def fit_weights(
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    *,
+    name: str,
+    path: str,
+    resample_positions: bool,
+) -> None:
+    """Loads weights that fit a headless model exactly; a classifier in the file is left out.
+
+    A file in an architecture's original layout (DINOv2, CLIP, ...) is converted by timm's own filter for that
+    architecture.  Position embeddings are resampled only when ``resample_positions`` asks for it.
+
+    Raises:
+        BackboneError: naming the first missing, unexpected and mismatched tensors.
+    """
+    own = model.state_dict()
+    candidate = _without_heads(weights, own)
+    if _misfits(candidate, own) is not None:
+        converted = _converted(model, weights)
+        if converted is not None:
+            converted = _without_heads(converted, own)
+            forced = _resampled(weights, own, resample_positions)
+            if not forced and _misfits(converted, own) is None:
+                candidate = converted
+    fault = _misfits(candidate, own)
+    if fault is not None:
+        raise BackboneError(
+            f"backbone.weights '{path}' does not fit '{name}': {fault}; give weights of this architecture, or "
+            "set backbone.name to the architecture of these"
+            + (
+                ", or set backbone.image_size to resample the position embedding"
+                if _only_positions(candidate, own)
+                else ""
+            )
+        )
+    model.load_state_dict({key: candidate[key].to(own[key].dtype) for key in own}, strict=True)
+
+
+def _without_heads(
+    weights: Mapping[str, Tensor], own: Mapping[str, Tensor]
+) -> Mapping[str, Tensor]:
+    return {k: v for k, v in weights.items() if k in own or k.partition(".")[0] not in _HEADS}
+
+
+def _converted(model: nn.Module, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
+    """What timm's filter for this model's module makes of the file; None when there is none or it fails."""
+    filter_fn: Callable[..., Mapping[str, Tensor]] | None = getattr(
+        sys.modules[type(model).__module__], "checkpoint_filter_fn", None
+    )
+    if filter_fn is None:
+        return None
+    try:
+        return filter_fn(dict(weights), model)
+    except _MISFIT:
+        return None
+
+
+def _resampled(
+    weights: Mapping[str, Tensor], own: Mapping[str, Tensor], positions_allowed: bool
+) -> bool:
+    """Whether the filter had to stretch a tensor that must fit as it is (timm resamples patch embeddings too)."""
+    return any(
+        key in own
+        and weights[key].numel() != own[key].numel()
+        and not (positions_allowed and any(part in key for part in _POSITIONS))
+        for key in weights
+    )
+
+
+def _only_positions(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> bool:
+    wrong = [k for k in own if k not in weights or weights[k].shape != own[k].shape]
+    return bool(wrong) and all(any(part in key for part in _POSITIONS) for key in wrong)
+
+
+def _misfits(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str | None:
+    missing = [key for key in own if key not in weights]
+    unexpected = [key for key in weights if key not in own]
+    mismatched = [
+        key for key in own if key in weights and tuple(weights[key].shape) != tuple(own[key].shape)
+    ]
+    parts = []
+    if missing:
+        parts.append(f"'{missing[0]}'{_more(missing)} missing")
+    if unexpected:
+        parts.append(f"'{unexpected[0]}'{_more(unexpected)} unexpected")
+    if mismatched:
+        key = mismatched[0]
+        parts.append(
+            f"'{key}'{_more(mismatched)} of shape {list(weights[key].shape)} instead of {list(own[key].shape)}"
+        )
+    return ", ".join(parts) or None
+
+
+def _more(keys: list[str]) -> str:
+    return f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+
+
+# -- the hub -------------------------------------------------------------------------------------------------
+
+
+def load_from_hub(name: str, options: Mapping[str, Any]) -> nn.Module:
+    """timm's model with its published weights, from the local hub cache or downloaded into it.
+
+    Raises:
+        BackboneError: nothing is published under this name, or the hub cannot be reached; says what to do.
+    """
+    from workers.modeling.torchvision_compat import import_timm
+
+    # Read by huggingface_hub when it is first imported; a user's own values win.
+    os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", "5")
+    os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "15")
+    timm = import_timm()
+    cfg = timm.models.get_pretrained_cfg(name)
+    if cfg is None or not cfg.has_weights:
+        published = timm.list_pretrained(f"{name.partition('.')[0]}*")[:3]
+        hint = f", or set backbone.name to one of {', '.join(published)}" if published else ""
+        raise BackboneError(
+            f"no weights are published for '{name}': set backbone.weights=PATH to a local file{hint}"
+        )
+    overlay = {}
+    cached = _cached_file(cfg)
+    if cached is not None:
+        overlay["file"] = cached
+    else:
+        host = _source_host(cfg)
+        if not _reachable(host):
+            raise BackboneError(_unreachable(name, host[0]))
+    try:
+        model: nn.Module = timm.create_model(
+            name, pretrained=True, pretrained_cfg_overlay=overlay, **options
+        )
+    except _network_errors() as error:
+        raise BackboneError(_unreachable(name, _first_line(error))) from error
+    except _MISFIT as error:
+        raise BackboneError(
+            f"the published weights of '{name}' cannot be loaded ({_first_line(error)}): set "
+            "backbone.weights=PATH to a local file, or leave backbone.image_size out"
+        ) from error
+    return model
+
+
+def _unreachable(name: str, why: str) -> str:
+    return (
+        f"the weights of '{name}' are not on this machine and the hub cannot be reached ({why}): set "
+        "backbone.weights=PATH to a local .safetensors or .pth file, or run once where the hub is reachable"
+    )
+
+
+def _cached_file(cfg: Any) -> str | None:
+    """The weights in the local hub cache, so that a cached backbone needs no network."""
+    if not cfg.hf_hub_id:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    repo, _, revision = str(cfg.hf_hub_id).partition("@")
+    names = [cfg.hf_hub_filename] if cfg.hf_hub_filename else []
+    for filename in names or ["model.safetensors", "pytorch_model.bin"]:
+        found = try_to_load_from_cache(repo, filename, revision=revision or None)
+        if isinstance(found, str) and Path(found).is_file():
+            return found
+    return None
+
+
+def _source_host(cfg: Any) -> tuple[str, int]:
+    if cfg.hf_hub_id:
+        from huggingface_hub import constants
+
+        url = constants.ENDPOINT
+    else:
+        url = cfg.url
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
+
+
+def _reachable(host: tuple[str, int]) -> bool:
+    """Whether the host, or the proxy that stands before it, accepts a connection within a few seconds."""
+    import urllib.request
+
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
+        return False
+    proxy = urllib.request.getproxies().get("https")
+    if proxy and not urllib.request.proxy_bypass(host[0]):
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        host = parts.hostname or host[0], parts.port or 3128
+    reached = threading.Event()
+
+    def connect() -> None:
+        try:
+            socket.create_connection(host, timeout=PROBE_SECONDS).close()
+        except OSError:
+            return
+        reached.set()
+
+    # In a thread, because a name server that does not answer holds getaddrinfo beyond any time-out.
+    attempt = threading.Thread(target=connect, daemon=True)
+    attempt.start()
+    attempt.join(PROBE_SECONDS + 1)
+    return reached.is_set()
+
+
+def _network_errors() -> tuple[type[BaseException], ...]:
+    errors: list[type[BaseException]] = [OSError]
+    httpx = sys.modules.get("httpx")
+    if httpx is not None:
+        errors.append(httpx.HTTPError)
+    return tuple(errors)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
