@@ -91,6 +91,12 @@ class EvaluationSettings(Settings):
             names.insert(names.index("batch_entropy") + 1, "batch_entropy_shuffled")
         return tuple(names)
 
+    @property
+    def random_features(self) -> int:
+        """Random features whose statistics are collected for router ``ridge``; 0 when none are."""
+        size: int = getattr(self.router_options, "ridge").random_features  # noqa: B009
+        return size if "ridge" in self.routers else 0
+
     def fit_router(self, name: str, bank: BankTensors) -> Router:
         """The router called ``name``, fitted to a bank.
 
@@ -111,8 +117,8 @@ class EvaluationSettings(Settings):
 
         Asked for by router ``ridge`` with ``random_features``; ``seed`` is that of the run.
         """
-        size: int = getattr(self.router_options, "ridge").random_features  # noqa: B009
-        if "ridge" not in self.routers or size == 0:
+        size = self.random_features
+        if size == 0:
             return None
         spec = ProjectionSpec(seed=seed, width=width, size=size, whitened=whitening is not None)
         return RandomProjection(spec, whitening)

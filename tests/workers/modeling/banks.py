@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -30,13 +31,14 @@ def samples(
     return torch.cat(features), torch.tensor(labels)
 
 
+@cache
 def bank(
-    tasks: Sequence[Sequence[int]],
+    tasks: tuple[tuple[int, ...], ...],
     *,
     objective: str = "local",
     whitening: bool = False,
     random_features: int = 0,
-    ranks: Sequence[int] | None = None,
+    ranks: tuple[int, ...] | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> BankTensors:
