@@ -84,11 +84,12 @@ class _Verification:
         self._notes: list[str] = []
         self._needed: dict[str, int] = {}
         self._page_digests: set[str] = set()
+        self._numbers: tuple[int, ...] = ()
         self._manifests: dict[int, Manifest] = {}
 
     def run(self) -> VerifyReport:
-        numbers = self._bank.versions()
-        for number in numbers:
+        self._numbers = self._bank.versions()
+        for number in self._numbers:
             self._check_manifest(number)
         for number in self._manifests:
             self._check_content(number)
@@ -98,7 +99,7 @@ class _Verification:
         self._check_strays()
         return VerifyReport(
             bank=self._bank.name,
-            versions=len(numbers),
+            versions=len(self._numbers),
             objects=objects,
             bytes=size,
             problems=tuple(self._problems),
@@ -188,9 +189,9 @@ class _Verification:
                 continue
             manifest = self._manifests.get(ref.version)
             if manifest is None:
-                self._report(
-                    entry.path, f"it points to version {ref.version}, which is not readable", remedy
-                )
+                if ref.version not in self._numbers:  # a damaged manifest is reported already
+                    what = f"it points to version {ref.version}, which is not there"
+                    self._report(entry.path, what, remedy)
             elif manifest.digest != ref.digest:
                 self._report(
                     entry.path, f"version {ref.version} has another digest than it says", remedy

@@ -139,8 +139,9 @@ class BankLock:
         """Claims, looks around, and either holds the lock (no rivals) or withdraws."""
         nonce = secrets.token_hex(16)
         claim = self._path(nonce, _CLAIM)
-        write_atomic(self._storage, claim, json.dumps(asdict(LockOwner.me(self._run))).encode())
+        owner = json.dumps(asdict(LockOwner.me(self._run))).encode()
         try:
+            write_atomic(self._storage, claim, owner)
             written = self._storage.info(claim)
             now = written.modified if written is not None else 0.0
             living: list[_Claim] = []

@@ -89,8 +89,8 @@ class Crash(BaseException):
 class FaultyStorage(Storage):
     """A local storage whose process dies at step ``at`` of those that change files, or whose disk is full from then.
 
-    ``how`` is "before", "torn" (half of the bytes are written) or "after" for a crash, "full" for a disk on which
-    nothing can be created any more, though files can still be deleted.
+    ``how`` is "torn" for a crash before the step, or half-way when it writes bytes, and "full" for a disk on which
+    nothing can be created any more, though files can still be deleted.  A crash after a step is one before the next.
     """
 
     def __init__(self, root: str, at: int, how: str) -> None:
@@ -112,9 +112,7 @@ class FaultyStorage(Storage):
                 f"{self.root} cannot be written: {os.strerror(error.errno)}"
             ) from error
         self.dead = True
-        if self._how == "after":
-            act()
-        elif self._how == "torn" and torn is not None:
+        if torn is not None:
             torn()
         raise Crash
 
