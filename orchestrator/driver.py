@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import results
@@ -42,6 +43,28 @@ if TYPE_CHECKING:
     from workers.storage.features import PartKey
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What an invocation of a run came to.
+
+    Attributes:
+        version, digest: the bank's newest version.
+        tasks_learned: tasks learned in this invocation.
+        backbone_images: images sent through the backbone in this invocation.
+        cache: parts found (``hits``), parts computed (``misses``), ``bytes_written``.
+        infos: how each task was learned, whenever it was.
+        seconds: by stage; for stages that overlap, the actors' busy time.
+    """
+
+    version: int
+    digest: str
+    tasks_learned: int
+    backbone_images: int
+    cache: Mapping[str, int]
+    infos: Sequence[Mapping[str, Any]]
+    seconds: Mapping[str, float]
+
+
 class Driver:
     """One invocation of a run.
 
@@ -49,12 +72,6 @@ class Driver:
         prepared: the validated run.
         fleet: its actors.
         tracker: told everything that happens.
-
-    Attributes:
-        seconds: seconds by stage; for stages that overlap, the actors' busy time.
-        tasks_learned: tasks learned in this invocation.
-        version: the bank's newest version as of now.
-        infos: how each task was learned, for the bank's tasks too.
     """
 
     def __init__(self, prepared: Prepared, fleet: Fleet, tracker: CompositeTracker) -> None:
@@ -65,14 +82,14 @@ class Driver:
         self._loop = Loop()
         self._count = len(prepared.tasks)
         self._ledger = Ledger(prepared.run_dir)
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.tasks_learned = 0
-        self.version: Committed | None = None
-        self.infos: dict[int, Mapping[str, Any]] = {}
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._tasks_learned = 0
+        self._version: Committed | None = None
+        self._infos: dict[int, Mapping[str, Any]] = {}
         self._admitted = self._committed = prepared.learned
         self._evaluated: set[int] = set()
 
-    def run(self) -> None:
+    def run(self) -> Outcome:
         """Learn and score every task of the stream.
 
         Raises:
@@ -82,24 +99,35 @@ class Driver:
         origin: FeatureOrigin = fetch(self._fleet.shards[0].origin.remote())
         for note in origin.notes:
             self._tracker.notify(note)
-        self.seconds["actors and backbone"] = time.perf_counter() - started
+        self._seconds["actors and backbone"] = time.perf_counter() - started
         self._origin = origin
         self._features = self._feature_flow()
         registry = self._fleet.registry(origin.info)
-        self.version = fetch(registry.open.remote())
+        self._version = fetch(registry.open.remote())
         self._check_images()
         self._evaluation = self._evaluation_flow()
         self._learning = self._learning_flow(registry) if self._fleet.trainers else None
         self._gate = Gate(self._experiment, registry, self._tracker)
         self._walk()
         fetch(registry.close.remote())
-        self.seconds["features"] = self._features.busy_seconds
-        self.seconds["evaluation"] = self._evaluation.busy_seconds
-
-    @property
-    def features(self) -> FeatureFlow:
-        """Counts of images, cached and computed parts."""
-        return self._features
+        assert self._version is not None
+        return Outcome(
+            version=self._version.version,
+            digest=self._version.digest,
+            tasks_learned=self._tasks_learned,
+            backbone_images=self._features.images,
+            cache={
+                "hits": self._features.cached_parts,
+                "misses": self._features.computed_parts,
+                "bytes_written": self._features.stored_bytes,
+            },
+            infos=[self._infos[index] for index in sorted(self._infos)],
+            seconds={
+                **self._seconds,
+                "features": self._features.busy_seconds,
+                "evaluation": self._evaluation.busy_seconds,
+            },
+        )
 
     # -- flows -----------------------------------------------------------------------------------------------
 
@@ -233,7 +261,7 @@ class Driver:
                 f"{next(iter(problems))}{more}; nothing was learned: mend or remove such files, or set "
                 "features.tolerate_unreadable to leave them out"
             )
-        self.seconds["image check"] = time.perf_counter() - started
+        self._seconds["image check"] = time.perf_counter() - started
 
     # -- the walk --------------------------------------------------------------------------------------------
 
@@ -268,7 +296,7 @@ class Driver:
         head = self._prepared.head
         assert head is not None
         record = head.tasks[index]
-        self.infos[index] = record.info
+        self._infos[index] = record.info
         self._tracker.handle(
             TaskLearned(
                 index,
@@ -318,9 +346,9 @@ class Driver:
             )
 
     def _on_learned(self, index: int, info: LearnInfo) -> None:
-        self.tasks_learned += 1
-        self.infos[index] = info.to_json()
-        self.seconds["learning"] += info.seconds
+        self._tasks_learned += 1
+        self._infos[index] = info.to_json()
+        self._seconds["learning"] += info.seconds
         self._tracker.handle(
             TaskLearned(
                 index,
@@ -336,8 +364,8 @@ class Driver:
 
     def _on_committed(self, index: int, version: Committed) -> None:
         self._committed = index + 1
-        self.version = version
-        self.seconds["commit"] += version.seconds
+        self._version = version
+        self._seconds["commit"] += version.seconds
         self._tracker.handle(
             VersionCommitted(
                 index,
@@ -389,7 +417,7 @@ class Driver:
         self._progress("evaluation")
 
     def _progress(self, stage: str) -> None:
-        done = self._prepared.learned + self.tasks_learned
+        done = self._prepared.learned + self._tasks_learned
         if stage == "evaluation":
             done = len(self._evaluated)
         self._tracker.handle(StageProgress(stage, done, self._count))

@@ -121,6 +121,20 @@ def check_settings(head: BankVersion, experiment: Experiment) -> None:
         )
 
 
+def check_backbone(head: BankVersion, backbone: Mapping[str, Any]) -> None:
+    """Refuse features of another backbone than the bank was learned from.
+
+    Raises:
+        BankError: lists the differences.
+    """
+    found = changes(head.backbone, plain("backbone", backbone), "backbone")
+    if found:
+        raise BankError(
+            f"bank '{head.bank.name}' was learned on features of another backbone ({sentences(found)}); use that "
+            "backbone, or another bank (-o bank=NAME)"
+        )
+
+
 def check_prefix(head: BankVersion, tasks: tuple[PreparedTask, ...]) -> int:
     """How many of the stream's tasks the bank holds; it must hold the first ones, as they are now.
 

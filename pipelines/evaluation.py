@@ -64,7 +64,7 @@ class EvaluationFlow:
         self._features = features
         self._singles = [ActorPool(loop, [actor], depth=1) for actor in fleet.evaluators]
         self._baselines = (
-            ActorPool(loop, [fleet.baselines], depth=1) if fleet.baselines is not None else None
+            ActorPool(loop, fleet.evaluators[-1:], depth=1) if plan.baselines else None
         )
         self._order_dependent = tuple(r for r in plan.routers if ROUTERS[r].order_dependent)
         self._per_sample = tuple(r for r in plan.routers if r not in self._order_dependent)
@@ -169,7 +169,7 @@ class EvaluationFlow:
             return self._on_corruption(pending.after, lambda: self._ask_baselines(pending))(error)
 
         self._baselines.submit(
-            lambda actor: actor.score.remote(pending.after, trains, tests), done, failed
+            lambda actor: actor.baselines.remote(pending.after, trains, tests), done, failed
         )
 
     def _finish_if_whole(self, pending: _Pending) -> None:

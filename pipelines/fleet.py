@@ -77,7 +77,7 @@ class Fleet:
         self._pools: dict[str, ActorPool] = {}
         self.shards = self._start_shards()
         self.trainers = self._start_trainers() if spec.learns else []
-        self.evaluators, self.baselines = self._start_evaluators()
+        self.evaluators = self._start_evaluators()
 
     def __enter__(self) -> Fleet:
         return self
@@ -147,26 +147,15 @@ class Fleet:
             threads=role.threads,
         )
 
-    def _start_evaluators(self) -> tuple[list[Any], Any | None]:
-        from workers.evaluator import evaluator_classes
+    def _start_evaluators(self) -> list[Any]:
+        from workers.evaluator import evaluator_class
 
         spec, role = self.spec, self.plan.evaluators
-        bank_class, baseline_class = evaluator_classes()
-        options = self.plan.options("evaluator")
-        evaluators = self._start(
+        return self._start(
             role,
-            bank_class.options(**options),
+            evaluator_class().options(**self.plan.options("evaluator")),
             (spec.storage, spec.bank),
             class_names=tuple(spec.class_names),
-            settings=spec.evaluation,
-            threads=role.threads,
-        )
-        if not spec.evaluation.baselines:
-            return evaluators, None
-        (baselines,) = self._start(
-            RolePlan("evaluator", 1, 0.0, 0.0, role.threads),
-            baseline_class.options(**{**options, "num_cpus": 0, "num_gpus": 0}),
-            (spec.storage,),
             settings=spec.evaluation,
             seed=spec.seed,
             luca=spec.luca,
@@ -174,7 +163,6 @@ class Fleet:
             tasks=spec.tasks,
             threads=role.threads,
         )
-        return evaluators, baselines
 
     def _start(self, role: RolePlan, made: Any, args: tuple[Any, ...], **kwargs: Any) -> list[Any]:
         actors = [made.remote(*args, **kwargs) for _ in range(role.count)]

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class EvaluatorImpl:
-    """Scores versions of one bank; remembers the scores of frozen modules."""
+    """Scores versions of one bank and runs the baselines beside it.
+
+    It remembers scores of frozen modules and the state of baselines; both are computed again when lost.
+    """
 
     def __init__(
         self,
@@ -26,11 +29,17 @@ class EvaluatorImpl:
         *,
         class_names: Sequence[str],
         settings: EvaluationSettings,
+        seed: int,
+        luca: LucaSettings,
+        learning: LearningSettings,
+        tasks: int,
         threads: int,
     ) -> None:
         prepare_process(threads)
-        self._scorer = Scorer(
-            Storage.open(storage), bank, class_names=class_names, settings=settings
+        opened = Storage.open(storage)
+        self._scorer = Scorer(opened, bank, class_names=class_names, settings=settings)
+        self._baselines = BaselineScorer(
+            opened, settings=settings, seed=seed, luca=luca, learning=learning, tasks=tasks
         )
 
     def score(
@@ -39,41 +48,15 @@ class EvaluatorImpl:
         """Predictions of the routers for the samples of ``tests``."""
         return self._scorer.score(version, tests, routers)
 
-
-class BaselineEvaluatorImpl:
-    """Runs the baselines over the tasks in order."""
-
-    def __init__(
-        self,
-        storage: str,
-        *,
-        settings: EvaluationSettings,
-        seed: int,
-        luca: LucaSettings,
-        learning: LearningSettings,
-        tasks: int,
-        threads: int,
-    ) -> None:
-        prepare_process(threads)
-        self._scorer = BaselineScorer(
-            Storage.open(storage),
-            settings=settings,
-            seed=seed,
-            luca=luca,
-            learning=learning,
-            tasks=tasks,
-        )
-
-    def score(
+    def baselines(
         self, after: int, trains: Mapping[int, TrainPart], tests: Sequence[TestPart]
     ) -> tuple[dict[str, MethodPredictions], float]:
-        """Learn the tasks up to ``after`` and predict."""
-        return self._scorer.score(after, trains, tests)
+        """Let the baselines learn the tasks up to ``after`` and predict."""
+        return self._baselines.score(after, trains, tests)
 
 
-def evaluator_classes() -> tuple[Any, Any]:
-    """The Ray actor classes (bank, baselines); Ray is imported only here."""
+def evaluator_class() -> Any:
+    """The Ray actor class; Ray is imported only here."""
     import ray
 
-    remote = ray.remote(max_restarts=-1, max_task_retries=-1)
-    return remote(EvaluatorImpl), remote(BaselineEvaluatorImpl)
+    return ray.remote(max_restarts=-1, max_task_retries=-1)(EvaluatorImpl)

@@ -7,16 +7,20 @@ import sys
 import time
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import results
-from orchestrator.experiment import Experiment
 from orchestrator.experiment_files import load_experiment
-from orchestrator.preparation import Prepared, prepare
-from orchestrator.tracking import RunFinished, RunStarted, build_trackers
+from orchestrator.preparation import Prepared, check_backbone, prepare
+from orchestrator.tracking import CompositeTracker, RunFinished, RunStarted, build_trackers
 from workers.errors import LucaError
 from workers.storage.atomic import write_atomic
 from workers.storage.filesystem import Storage
+
+if TYPE_CHECKING:
+    from orchestrator.driver import Outcome
+    from orchestrator.experiment import Experiment
+    from pipelines.fleet import FleetSpec
 
 
 def run_command(
@@ -71,7 +75,6 @@ def run_experiment(experiment: Experiment, *, console: bool = True) -> dict[str,
     """
     started = time.perf_counter()
     prepared = prepare(experiment)
-    prepared_seconds = time.perf_counter() - started
     run_dir = prepared.run_dir
     with build_trackers(experiment.tracking, run_dir, console=console) as tracker:
         write_atomic(Storage.open(str(run_dir)), "experiment.yaml", experiment.to_yaml().encode())
@@ -89,7 +92,7 @@ def run_experiment(experiment: Experiment, *, console: bool = True) -> dict[str,
         for warning in prepared.stream.warnings:
             tracker.notify(warning, "warning")
         try:
-            summary = _learn_and_score(prepared, tracker, started, prepared_seconds)
+            summary = _learn_and_score(prepared, tracker, started)
         except LucaError as error:
             tracker.notify(str(error), "warning")
             tracker.handle(RunFinished("failed", time.perf_counter() - started))
@@ -102,32 +105,65 @@ def run_experiment(experiment: Experiment, *, console: bool = True) -> dict[str,
 
 
 def _learn_and_score(
-    prepared: Prepared, tracker: Any, started: float, prepared_seconds: float
+    prepared: Prepared, tracker: CompositeTracker, started: float
 ) -> dict[str, Any]:
-    from orchestrator.driver import Driver
-    from pipelines.cluster import check_shared_storage, join_ray
-    from pipelines.fleet import Fleet
+    seconds = {"stream": time.perf_counter() - started}
+    outcome = finished_outcome(prepared)
+    if outcome is None:
+        from orchestrator.driver import Driver
+        from pipelines.cluster import check_shared_storage, join_ray
+        from pipelines.fleet import Fleet
 
-    experiment = prepared.experiment
-    ray_started = time.perf_counter()
-    with join_ray(experiment.cluster, notify=tracker.notify) as ray_handle:
-        ray_seconds = time.perf_counter() - ray_started
-        check_shared_storage(experiment.storage)
-        with Fleet(_fleet_spec(prepared), ray_handle, notify=tracker.notify) as fleet:
-            driver = Driver(prepared, fleet, tracker)
-            walk_started = time.perf_counter()
-            driver.run()
-            walk_seconds = time.perf_counter() - walk_started
-    seconds = {
-        "stream": prepared_seconds,
-        "ray start": ray_seconds,
-        **driver.seconds,
-        "pipeline (wall)": walk_seconds,
-    }
-    return _finish(prepared, driver, seconds, started)
+        mark = time.perf_counter()
+        with join_ray(prepared.experiment.cluster, notify=tracker.notify) as ray_handle:
+            seconds["ray start"] = time.perf_counter() - mark
+            check_shared_storage(prepared.experiment.storage)
+            mark = time.perf_counter()
+            with Fleet(_fleet_spec(prepared), ray_handle, notify=tracker.notify) as fleet:
+                outcome = Driver(prepared, fleet, tracker).run()
+                seconds["pipeline (wall)"] = time.perf_counter() - mark
+    else:
+        tracker.notify("everything is learned and scored already; showing what is stored")
+    return _finish(prepared, outcome, {**seconds, **outcome.seconds}, started)
 
 
-def _fleet_spec(prepared: Prepared) -> Any:
+def finished_outcome(prepared: Prepared) -> Outcome | None:
+    """The outcome of a run that has nothing left to do, or None.
+
+    The backbone is loaded to make sure that it is still the one whose features the bank was learned from.
+
+    Raises:
+        BankError: it is another backbone by now.
+    """
+    from orchestrator.driver import Outcome
+    from orchestrator.ledger import Ledger
+
+    head, tasks = prepared.head, len(prepared.tasks)
+    if head is None or prepared.learned < tasks or prepared.experiment.gate.active:
+        return None
+    ledger = Ledger(prepared.run_dir)
+    for count in range(1, tasks + 1):
+        version = prepared.versions.get(count)
+        if version is not None and not ledger.has(count - 1, version.digest):
+            return None
+    if prepared.stream.reader.kind == "images":
+        from workers.modeling.backbone import Backbone
+
+        settings = prepared.experiment
+        backbone = Backbone.load(settings.backbone, precision=settings.features.precision)
+        check_backbone(head, backbone.info())
+    return Outcome(
+        version=head.version,
+        digest=head.digest,
+        tasks_learned=0,
+        backbone_images=0,
+        cache={"hits": 0, "misses": 0, "bytes_written": 0},
+        infos=[record.info for record in head.tasks],
+        seconds={},
+    )
+
+
+def _fleet_spec(prepared: Prepared) -> FleetSpec:
     from pipelines.fleet import FleetSpec
 
     e = prepared.experiment
@@ -153,52 +189,41 @@ def _fleet_spec(prepared: Prepared) -> Any:
 
 
 def _finish(
-    prepared: Prepared, driver: Any, seconds: dict[str, float], started: float
+    prepared: Prepared, outcome: Outcome, seconds: dict[str, float], started: float
 ) -> dict[str, Any]:
     """Join the predictions, compute the metrics from them, write summary and report."""
+    from orchestrator.report import build_report
+
     e, run_dir = prepared.experiment, prepared.run_dir
-    finish_started = time.perf_counter()
+    mark = time.perf_counter()
     results.consolidate_predictions(run_dir)
-    predictions = results.read_predictions(run_dir)
-    metrics = results.metrics_from_predictions(predictions)
+    predictions = results.read_predictions(run_dir, results.METRIC_COLUMNS)
     results.write_metrics(run_dir, results.metric_table(predictions))
-    infos = [driver.infos[i] for i in sorted(driver.infos)]
+
+    def total(name: str) -> int:
+        return sum(int(info.get(name, 0)) for info in outcome.infos)
+
     summary: dict[str, Any] = {
         "name": e.name,
         "run": e.run_id,
         "bank": e.bank_name,
-        "version": driver.version.version,
-        "digest": driver.version.digest,
+        "version": outcome.version,
+        "digest": outcome.digest,
         "tasks": len(prepared.tasks),
-        "tasks_learned": driver.tasks_learned,
-        "backbone_images": driver.features.images,
-        "metrics": metrics,
+        "tasks_learned": outcome.tasks_learned,
+        "backbone_images": outcome.backbone_images,
+        "metrics": results.metrics_from_predictions(predictions),
         "run_dir": str(run_dir),
         "report": str(run_dir / "report.html"),
-        "cache": {
-            "hits": driver.features.cached_parts,
-            "misses": driver.features.computed_parts,
-            "bytes_written": driver.features.stored_bytes,
-        },
-        "parameters": {
-            "stored": sum(int(i.get("stored_parameters", 0)) for i in infos),
-            "nonzero": sum(int(i.get("nonzero_parameters", 0)) for i in infos),
-            "dense_bytes": sum(int(i.get("dense_bytes", 0)) for i in infos),
-            "stored_bytes": sum(int(i.get("stored_bytes", 0)) for i in infos),
-        },
+        "cache": dict(outcome.cache),
+        "parameters": {name: total(f"{name}_parameters") for name in ("stored", "nonzero")}
+        | {name: total(name) for name in ("dense_bytes", "stored_bytes")},
         "warnings": list(prepared.stream.warnings),
         "seconds_by_stage": seconds,
     }
     results.write_summary(run_dir, summary)
-    seconds["report"] = build(run_dir, finish_started)
+    build_report(run_dir)
+    seconds["report"] = time.perf_counter() - mark
     seconds["total"] = time.perf_counter() - started
     results.write_summary(run_dir, summary)
     return summary
-
-
-def build(run_dir: Any, started: float) -> float:
-    """Write the report; seconds since ``started``."""
-    from orchestrator.report import build_report
-
-    build_report(run_dir)
-    return time.perf_counter() - started
