@@ -141,23 +141,33 @@ class ClassTable:
             )
         return features.to(torch.float32)
 
-    def rows(self, labels: Tensor, classes: Sequence[int]) -> Tensor:
-        """Row of every label, int64 [n].
+    def enter(
+        self, features: Tensor, labels: Tensor, classes: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Checks a task and enters its classes; a refused task leaves the table as it was.
+
+        Returns:
+            Features as float32 [n, d] and the row of every label, int64 [n].
 
         Raises:
-            DataError: A label is not one of the task's classes.
+            DataError: Features do not fit, or a label is not one of the task's classes.
         """
-        table = torch.full((max(classes, default=0) + 1,), -1)
-        for index in classes:
-            table[index] = self._rows[index]
-        inside = (labels >= 0) & (labels < len(table))
-        rows = torch.where(inside, table[labels.clamp(0, len(table) - 1)], -1)
-        if bool((rows < 0).any()):
-            bad = int(labels[torch.nonzero(rows < 0)[0]])
+        samples = self.check(features)
+        if labels.shape != (len(samples),):
+            raise DataError(
+                f"baseline: {len(samples)} features came with labels of shape "
+                f"{tuple(labels.shape)}; give one label a feature."
+            )
+        local = torch.full((max(classes, default=0) + 1,), -1)
+        local[list(classes)] = torch.arange(len(classes))
+        inside = (labels >= 0) & (labels < len(local))
+        positions = torch.where(inside, local[labels.clamp(0, len(local) - 1)], -1)
+        if bool((positions < 0).any()):
+            bad = int(labels[torch.nonzero(positions < 0)[0]])
             raise DataError(
                 f"baseline: label {bad} is not one of the task's classes {list(classes)}."
             )
-        return rows
+        return samples, torch.tensor(self.add(classes))[positions]
 
     def decide(self, scores: Tensor) -> BaselinePrediction:
         """Prediction from log-scores [n, C] in row order."""

@@ -56,16 +56,14 @@ class FeCam(Baseline):
 
     def observe(self, features: Tensor, labels: Tensor, classes: Sequence[int]) -> None:
         """Adds the task's samples to their classes' sums and Gram matrices."""
-        samples = self._table.check(features)
-        rows = self._table.add(classes)
-        index = self._table.rows(labels, classes)
+        samples, index = self._table.enter(features, labels, classes)
         self._counts = grow(self._counts, len(self._table))
         self._sums = grow(self._sums, len(self._table))
         width = self._table.width
         while len(self._grams) < len(self._table):
             self._grams.append(torch.zeros(width, width, dtype=torch.float64))
             self._roots.append(None)
-        for row in rows:
+        for row in torch.unique(index).tolist():
             mine = samples[index == row].to(torch.float64)
             self._counts[row] += len(mine)
             self._sums[row] += mine.sum(dim=0)

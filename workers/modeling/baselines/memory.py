@@ -20,9 +20,8 @@ class Memory:
 
     def add(self, features: Tensor, labels: Tensor, classes: Sequence[int]) -> None:
         """Keeps the samples of a task."""
-        samples = self._table.check(features)
-        self._table.add(classes)
-        self._rows.append(self._table.rows(labels, classes))
+        samples, rows = self._table.enter(features, labels, classes)
+        self._rows.append(rows)
         self._features.append(samples)
 
     def everything(self) -> tuple[Tensor, Tensor]:

@@ -62,13 +62,9 @@ class RanPac(Baseline):
 
     def observe(self, features: Tensor, labels: Tensor, classes: Sequence[int]) -> None:
         """Adds the task's samples to the sums of random features."""
-        rows = self._table.check(features)
-        step = 1024
-        self._table.add(classes)
-        self._table.rows(labels, classes)
-        for start in range(0, len(rows), step):
-            part = slice(start, start + step)
-            self._sums.add(self._projection(rows[part]), labels[part], classes)
+        samples, rows = self._table.enter(features, labels, classes)
+        for part in torch.split(torch.arange(len(samples)), 1024):
+            self._sums.add(self._projection(samples[part]), rows[part])
         self._classifier = None
 
     def predict(self, features: Tensor) -> BaselinePrediction:

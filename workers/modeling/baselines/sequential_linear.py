@@ -58,9 +58,7 @@ class SequentialLinear(Baseline):
 
     def observe(self, features: Tensor, labels: Tensor, classes: Sequence[int]) -> None:
         """Goes on training the one classifier on this task's samples alone."""
-        samples = self._table.check(features)
-        self._table.add(classes)
-        rows = self._table.rows(labels, classes)
+        samples, rows = self._table.enter(features, labels, classes)
         self._weight = grow(self._weight, len(self._table))
         if self._norm == 0.0:
             self._norm = float(samples.square().sum(dim=1).mean().sqrt()) or 1.0

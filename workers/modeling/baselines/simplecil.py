@@ -45,11 +45,9 @@ class SimpleCil(Baseline):
 
     def observe(self, features: Tensor, labels: Tensor, classes: Sequence[int]) -> None:
         """Adds the task's samples to the class sums (a mean and a sum have the same cosine)."""
-        rows = self._table.check(features)
-        self._table.add(classes)
-        index = self._table.rows(labels, classes)
+        samples, rows = self._table.enter(features, labels, classes)
         self._sums = grow(self._sums, len(self._table))
-        self._sums.index_add_(0, index, rows.to(torch.float64))
+        self._sums.index_add_(0, rows, samples.to(torch.float64))
 
     def predict(self, features: Tensor) -> BaselinePrediction:
         """Decides among all classes seen so far."""

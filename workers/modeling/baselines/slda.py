@@ -43,7 +43,7 @@ class Slda(Baseline):
 
     def observe(self, features: Tensor, labels: Tensor, classes: Sequence[int]) -> None:
         """Adds the task's samples to the sums."""
-        self._sums.add(self._table.check(features), labels, classes)
+        self._sums.add(*self._table.enter(features, labels, classes))
         self._classifier = None
 
     def predict(self, features: Tensor) -> BaselinePrediction:

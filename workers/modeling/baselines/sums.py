@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from workers.modeling.baselines.base import ClassTable
@@ -30,21 +30,17 @@ class RunningSums:
         self.sums: NDArray[np.float64] = np.zeros((0, width))
         self.gram: NDArray[np.float64] = np.zeros((width, width))
 
-    def add(self, features: Tensor, labels: Tensor, classes: Sequence[int]) -> None:
-        """Adds the samples of a task."""
-        rows = self._table.add(classes)
-        local = {row: position for position, row in enumerate(rows)}
-        positions = np.array(
-            [local[row] for row in self._table.rows(labels, classes).tolist()], dtype=np.int64
-        )
+    def add(self, features: Tensor, rows: Tensor) -> None:
+        """Adds features [n, width] whose classes have the table rows ``rows`` [n]."""
+        present, positions = torch.unique(rows, return_inverse=True)
         task = TaskStatistics.from_features(
-            features, positions, classes=len(classes), granularity="task"
+            features, positions, classes=len(present), granularity="task"
         )
         missing = len(self._table) - len(self.counts)
         self.counts = np.concatenate([self.counts, np.zeros(missing, dtype=np.int64)])
         self.sums = np.concatenate([self.sums, np.zeros((missing, self.sums.shape[1]))])
-        self.counts[rows] += task.counts
-        self.sums[rows] += task.sums
+        self.counts[present.numpy()] += task.counts
+        self.sums[present.numpy()] += task.sums
         self.gram += unpack_upper(task.gram[0], task.width)
 
     @property
