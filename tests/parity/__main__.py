@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.parity.check import RTOL, check_folder
 
 
-def main() -> int:
-    """Run the check named on the command line."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the check; ``arguments`` are those of the command line unless given."""
     parser = argparse.ArgumentParser(prog="python -m tests.parity", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder with forward.npz and stream.npz")
-    folder: Path = parser.parse_args().folder
+    folder: Path = parser.parse_args(arguments).folder
     missing = [name for name in ("forward.npz", "stream.npz") if not (folder / name).is_file()]
     if missing:
         print(f"{folder} has no {' and no '.join(missing)}", file=sys.stderr)

@@ -46,8 +46,9 @@ def _without_small(values: Tensor, threshold: float) -> Tensor:
 def _with_class_means(prepared: PreparedJob, learned: LearnedTask) -> LearnedTask:
     """Unified heads take the class means of the outputs as rows; local heads keep what they learned.
 
-    On whitened and raw features of three streams the learned rows of a local head were better than means by 0.3
-    to 2.6 points of accuracy within the task, and better calibrated.
+    On the demo's features, whitened or not, with 2, 4 and 10 classes a task, the learned rows of a local head were
+    0.5 to 5 points more accurate within the task than means (validation samples, three class orders), and
+    better calibrated.
     """
     if prepared.job.learning.objective == "local":
         return learned

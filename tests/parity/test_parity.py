@@ -1,0 +1,68 @@
+"""Our numbers against those of the published classes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.parity.__main__ import main
+from tests.parity.check import check_folder
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture(scope="module")
+def deviations():
+    return {deviation.quantity: deviation for deviation in check_folder(FIXTURES)}
+
+
+def test_every_recorded_quantity_is_matched(deviations):
+    failed = [deviation for deviation in deviations.values() if not deviation.passed]
+    assert failed == []
+
+
+def test_all_flows_and_tasks_are_compared(deviations):
+    for flow in ("tosca", "tosca_r", "adapter", "calibrator"):
+        assert f"forward:{flow}.output" in deviations
+    for task in range(3):
+        for quantity in ("loss", "final.se.0.weight", "final.head", "final.sigma"):
+            assert f"stream:task{task}.{quantity}" in deviations
+        for quantity in ("entropy", "pred_batch48", "module_per_sample", "pred_per_sample"):
+            assert f"stream:task{task}.eval.{quantity}" in deviations
+
+
+def test_agreement_is_far_closer_than_asked(deviations):
+    assert max(deviation.relative for deviation in deviations.values()) < 1e-8
+
+
+def test_the_command_prints_deviations_and_exits_with_0():
+    command = [sys.executable, "-m", "tests.parity", str(FIXTURES)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "stream:task2.eval.entropy" in done.stdout
+    assert "0 outside rtol 1e-06" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("quantity", "change"), [("task1.loss", 1e-5), ("task2.eval.pred_per_sample", 1)]
+)
+def test_numbers_that_differ_are_named_and_give_1(tmp_path, capsys, quantity, change):
+    (tmp_path / "forward.npz").write_bytes((FIXTURES / "forward.npz").read_bytes())
+    with np.load(FIXTURES / "stream.npz") as stream:
+        arrays = dict(stream)
+    arrays[quantity] = arrays[quantity].copy()
+    arrays[quantity][3] += change
+    np.savez(tmp_path / "stream.npz", **arrays)
+    assert main([str(tmp_path)]) == 1
+    failed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "FAILED" in line]
+    assert failed == [f"stream:{quantity}"]
+
+
+def test_missing_files_are_named(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 1
+    assert "no forward.npz and no stream.npz" in capsys.readouterr().err
