@@ -13,7 +13,7 @@ from pipelines.cluster.placement import (
     unplaced,
 )
 from pipelines.cluster.settings import ClusterSettings
-from pipelines.cluster.shared_storage import check_shared_storage
+from pipelines.cluster.shared_storage import check_kept_storage, check_shared_storage
 from pipelines.cluster.waiting import wait_for_resources
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "NodeResources",
     "RayHandle",
     "RolePlan",
+    "check_kept_storage",
     "check_shared_storage",
     "cluster_resources",
     "join_ray",

@@ -155,6 +155,11 @@ def code_root() -> Path | None:
     return None if str(root) in {str(Path(p).resolve()) for p in installed if p} else root
 
 
+def packages(root: Path) -> list[str]:
+    """The folders of our packages in a checkout, for shipping them to other nodes."""
+    return [str(root / name) for name in ("orchestrator", "pipelines", "workers")]
+
+
 def runtime_env_for(
     way: Way,
     given: Mapping[str, Any] | None,
@@ -178,8 +183,7 @@ def runtime_env_for(
         job = json.loads(environment[JOB_CONFIG_VARIABLE]).get("runtime_env") or {}
     if root is not None and not job.get("working_dir") and not job.get("py_modules"):
         if way.how == "address":
-            packages = [str(root / name) for name in ("orchestrator", "pipelines", "workers")]
-            result["py_modules"] = [*result.get("py_modules", ()), *packages]
+            result["py_modules"] = [*result.get("py_modules", ()), *packages(root)]
         else:
             former = variables.get("PYTHONPATH", environment.get("PYTHONPATH", ""))
             parts = [str(root), *(p for p in former.split(os.pathsep) if p and p != str(root))]
@@ -263,18 +267,24 @@ def _join(
     if notify is not None:
         notify(f"joining the Ray cluster at {way.address}")
     check_reachable(way.address, seconds=settings.connect_seconds)
-    os.environ.setdefault(
-        "RAY_gcs_rpc_server_connect_timeout_s", str(int(settings.connect_seconds))
-    )
+    check_speaks_grpc(way.address, seconds=settings.connect_seconds)
     try:
-        context = ray.init(address=way.address, **arguments)
+        with _one_attempt():
+            context = ray.init(address=way.address, **arguments)
     except (RuntimeError, ValueError, OSError, ConnectionError) as error:
         raise ClusterError(_joining_failure(way.address, error)) from error
     return RayHandle(way.how, context.address_info["gcs_address"])
 
 
-def check_reachable(address: str, *, seconds: float) -> None:
+def check_reachable(
+    address: str, *, seconds: float, what: str = "Ray head (usually port 6379)"
+) -> None:
     """Refuse an address at which nothing listens, within ``seconds``.
+
+    Args:
+        address: HOST:PORT, or 'auto', which is left to Ray.
+        seconds: how long to try.
+        what: what should listen there, for the message.
 
     Raises:
         ClusterError: the host is unknown or nothing answers on the port.
@@ -286,9 +296,55 @@ def check_reachable(address: str, *, seconds: float) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
     except (OSError, ValueError) as error:
         raise ClusterError(
-            f"no Ray cluster can be reached at {address} ({_first_line(error)}); is the head up, is this "
-            "its HOST:PORT (usually port 6379), and does a firewall stand between?"
+            f"no {what} can be reached at {address}: {_first_line(error)}; is it up, is this its address, "
+            "and does a firewall stand between?"
         ) from error
+
+
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS_FRAME = 4
+
+
+def check_speaks_grpc(address: str, *, seconds: float) -> None:
+    """Refuse a port where something else than a Ray head listens, which Ray itself finds out in minutes.
+
+    A gRPC server answers the HTTP/2 connection preface with a SETTINGS frame (RFC 9113, section 3.4).
+
+    Raises:
+        ClusterError: the server is silent or answers otherwise.
+    """
+    if address == "auto" or os.environ.get("RAY_USE_TLS", "0") not in ("0", ""):
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds) as connection:
+            connection.settimeout(seconds)
+            connection.sendall(HTTP2_PREFACE)
+            answer = connection.recv(9)
+    except OSError as error:
+        raise ClusterError(
+            f"what listens at {address} does not answer as a Ray head ({_first_line(error)}): give the "
+            "head's HOST:PORT, usually port 6379"
+        ) from error
+    if len(answer) < 4 or answer[3] != SETTINGS_FRAME:
+        raise ClusterError(
+            f"what listens at {address} is no Ray head: give the head's HOST:PORT, usually port 6379 (the "
+            "dashboard's port 8265 is for luca submit)"
+        )
+
+
+@contextlib.contextmanager
+def _one_attempt() -> Iterator[None]:
+    """Let Ray try once to reach a head (about 40 s); its own twenty attempts take many minutes."""
+    name = "RAY_gcs_server_port_wait_time_s"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 def _joining_failure(address: str, error: BaseException) -> str:

@@ -7,12 +7,28 @@ storage and a task pinned to each node reads it back.
 
 from __future__ import annotations
 
+import os
 import secrets
 from typing import Any
 
+from pipelines.cluster.joining import JOB_CONFIG_VARIABLE
 from workers.errors import ClusterError, StorageError
 
 PROBE_SECONDS = 60.0
+
+
+def check_kept_storage(storage_uri: str) -> None:
+    """Refuse storage that a job would keep in its unpacked working directory and lose with it.
+
+    Raises:
+        ClusterError: the storage is a relative path.
+    """
+    if "://" in storage_uri or storage_uri.startswith(("/", "~")):
+        return
+    raise ClusterError(
+        f"storage is {storage_uri!r}, a relative path, which a job would keep in its temporary working "
+        "directory and lose: use -o storage=/shared/luca (on every node) or -o storage=s3://bucket/prefix"
+    )
 
 
 def read_token(storage_uri: str, name: str) -> str | None:
@@ -38,11 +54,14 @@ def check_shared_storage(storage_uri: str, *, timeout: float = PROBE_SECONDS) ->
         The number of nodes that see the storage.
 
     Raises:
-        ClusterError: a node does not see it; the message names the node.
+        ClusterError: a node does not see it, and the message names the node; or this is a job and the
+            storage is a relative path.
         StorageError: the driver itself cannot write there.
     """
     import ray
 
+    if JOB_CONFIG_VARIABLE in os.environ:
+        check_kept_storage(storage_uri)
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) < 2:
         return len(nodes)

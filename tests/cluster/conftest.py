@@ -1,0 +1,150 @@
+"""Real Ray clusters on loopback, started and stopped by process id (``ray stop`` would stop every Ray)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+STORE = 100_000_000
+ENVIRONMENT = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_MEMORY_MONITOR": "1",
+    "WANDB_MODE": "offline",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Head:
+    """A cluster made with ``ray start``; each process group is ours to end."""
+
+    port: int
+    dashboard_port: int | None
+    folder: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.dashboard_port}"
+
+    def start(
+        self,
+        *arguments: str,
+        wrapper: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start the head or a node and wait until it says that it runs."""
+        ray = str(Path(sys.executable).parent / "ray")
+        log = self.folder / f"start-{len(self.processes)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*wrapper, ray, "start", "--block", *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd="/",
+                env={**os.environ, **ENVIRONMENT, **(environment or {})},
+            )
+        self.processes.append(process)
+        deadline = time.monotonic() + 120
+        while b"Ray runtime started" not in log.read_bytes():
+            if process.poll() is not None or time.monotonic() > deadline:
+                text = log.read_text("utf-8", "replace")[-1500:]
+                pytest.fail(f"ray start did not come up: {text}")
+            time.sleep(0.2)
+        return process
+
+    def stop(self, process: subprocess.Popen[bytes]) -> None:
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, sign)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(4)
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            self.stop(process)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def start_head(
+    *,
+    cpus: int = 2,
+    gpus: int = 0,
+    dashboard: bool = False,
+    environment: dict[str, str] | None = None,
+) -> Head:
+    folder = Path(tempfile.mkdtemp(prefix="lt-", dir="/tmp"))
+    head = Head(free_port(), free_port() if dashboard else None, folder)
+    arguments = ["--head", f"--port={head.port}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
+    arguments += [f"--object-store-memory={STORE}", f"--temp-dir={folder}/r"]
+    arguments += [f"--include-dashboard={dashboard}"]
+    if dashboard:
+        arguments.append(f"--dashboard-port={head.dashboard_port}")
+    arguments += [f"--dashboard-agent-listen-port={free_port()}"]
+    try:
+        head.start(*arguments, environment=environment)
+    except BaseException:
+        head.close()
+        raise
+    return head
+
+
+def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what} did not happen within {seconds} s")
+        time.sleep(0.3)
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
+    """One ``ray start --head`` with a dashboard and two CPUs."""
+    started = start_head(dashboard=True)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+@pytest.fixture(autouse=True)
+def _quiet_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    import ray
+
+    ray.shutdown()
