@@ -12,14 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workers.modeling.heads import UnifiedHead, cosine_logits, softmax_entropy
+from workers.modeling.bank_tensors import BankTensors, TaskModule
+from workers.modeling.evaluation_settings import EvaluationSettings
+from workers.modeling.heads import UnifiedHead, grow_unified_head
 from workers.modeling.learner import Execution, LearnedTask, LearningSettings, learn_unified
 from workers.modeling.luca import PARAMETER_NAMES, Flow, LucaSettings, Parameters, apply
+from workers.modeling.predictor import Predictor
 from workers.modeling.recipes import RECIPES
+from workers.modeling.scoring import ModuleScorer
 
 RTOL = 1e-6
 ATOL = 1e-12
-EVALUATION_BATCH = 48
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -140,33 +143,32 @@ def _batch_size(samples: int, steps: int) -> int:
 def _evaluate(
     modules: list[Parameters], head: UnifiedHead, features: Tensor, flow: Flow
 ) -> dict[str, Tensor]:
-    logits = torch.stack(
-        [
-            cosine_logits(apply(module, features, flow), head.weight, head.scale)
-            for module in modules
-        ]
+    """What the predictor of a bank with these modules makes of the features, both routings."""
+    classes, width = head.weight.shape
+    bank = BankTensors(
+        width=width,
+        class_names=tuple(str(index) for index in range(classes)),
+        flow=flow,
+        objective="unified",
+        tasks=tuple(
+            TaskModule(name=str(index), classes=(index,), module=module)
+            for index, module in enumerate(modules)
+        ),
+        head=head.weight,
+        scale=head.scale,
     )
-    entropy = softmax_entropy(logits)
-    samples = torch.arange(len(features))
-    single = entropy.argmin(0)
-    batched = torch.cat(
-        [
-            part.mean(1).argmin().repeat(part.shape[1])
-            for part in torch.split(entropy, EVALUATION_BATCH, dim=1)
-        ]
-    )
-    predictions = logits.argmax(-1)
+    settings = EvaluationSettings(combination="hard")
+    single = Predictor(bank, settings, "entropy").predict(features)
+    batched = Predictor(bank, settings, "batch_entropy").predict(features)
     return {
-        "entropy": entropy,
-        "pred_batch48": predictions[batched, samples],
-        "module_per_sample": single,
-        "pred_per_sample": predictions[single, samples],
+        "entropy": ModuleScorer(bank).entropies(features, None).T,
+        "pred_batch48": batched.class_index,
+        "module_per_sample": single.task_index,
+        "pred_per_sample": single.class_index,
     }
 
 
 def _grown(head: UnifiedHead, total: int) -> Tensor:
-    from workers.modeling.heads import grow_unified_head
-
     return grow_unified_head(
         head,
         classes=total,

@@ -59,7 +59,8 @@ class LearnJob:
         views: training views [n, d]; epoch e reads ``views[e % len(views)]``.
         labels: int64 [n]; local: 0..classes-1, unified: global class indices.
         classes: number of the task's classes (local).
-        new_classes: global indices of the task's classes (unified).
+        new_classes: global indices of classes that join the head with this task (unified); none when all
+            are known, as in another domain of the same classes.
         previous: the head so far (unified); none for the first task.
         luca, learning: settings.
         seed, task_key: the sole sources of randomness.
@@ -137,13 +138,11 @@ class PreparedJob:
         """
         unified = job.learning.objective == "unified"
         rows = _unified_rows(job) if unified else job.classes
-        if rows < 1 or (unified and not job.new_classes):
+        if rows < 1:
             raise DataError(f"task {job.task_key!r} has no classes; every task needs at least one")
         task = pool.task(job.views, job.labels, rows, job.test_view)
-        if unified and not set(_labels_of(job)) <= set(job.new_classes):
-            raise DataError(
-                f"task {job.task_key!r} has labels outside its classes {sorted(job.new_classes)}"
-            )
+        if unified:
+            _check_labels(job)
         generator = task_generator(job.seed, job.task_key)
         module = _start(job, task.width, generator)
         module = {
@@ -219,16 +218,25 @@ def _drawn_order(length: int, generator: torch.Generator) -> Callable[[int], Ten
     return draw
 
 
-def _labels_of(job: LearnJob) -> list[int]:
-    found: list[int] = torch.bincount(job.labels).nonzero().flatten().tolist()
-    return found
+def _seen(job: LearnJob) -> int:
+    """Rows that the unified head has before this task."""
+    head = job.init_head or job.previous
+    return 0 if head is None else head.weight.shape[0]
 
 
 def _unified_rows(job: LearnJob) -> int:
-    seen = 0 if job.previous is None else job.previous.weight.shape[0]
-    if job.init_head is not None:
-        seen = job.init_head.weight.shape[0]
-    return max([seen, *(index + 1 for index in job.new_classes)])
+    return max([_seen(job), *(index + 1 for index in job.new_classes)])
+
+
+def _check_labels(job: LearnJob) -> None:
+    known = {*range(_seen(job)), *job.new_classes}
+    found = torch.bincount(job.labels).nonzero().flatten().tolist()
+    unknown = sorted(set(found) - known)
+    if unknown:
+        raise DataError(
+            f"task {job.task_key!r} has samples of classes {unknown}, which are neither new nor "
+            "known to the head; name them among its classes"
+        )
 
 
 def class_means(

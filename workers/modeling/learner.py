@@ -98,8 +98,9 @@ def learn_unified(
 ) -> LearnedTask:
     """Learn a module along with the head over all classes, as published.
 
-    Afterwards the rows of ``new_classes`` are the class means of the module's outputs on the test view.  See
-    ``LearnJob`` for arguments, ``learn_local`` for errors.
+    The head grows by ``new_classes``.  After the last step the rows of all classes that the task has samples of
+    become the class means of the module's outputs on the test view.  See ``LearnJob`` for arguments,
+    ``learn_local`` for errors.
     """
     job = LearnJob(
         views=views,

@@ -243,21 +243,25 @@ def test_unified_rows_of_the_task_are_class_means_and_older_rows_are_trained():
     assert float(two.scale) != float(one.scale)
 
 
-def test_unified_learning_leaves_the_previous_head_alone():
+def test_known_classes_in_another_domain_keep_the_size_of_the_head_and_get_new_means():
     features, labels = clusters(classes=2)
-    previous = UnifiedHead(torch.randn(2, 24), torch.tensor(1.0))
+    previous = UnifiedHead(torch.randn(3, 24), torch.tensor(1.0))
     kept = previous.weight.clone()
-    learn_unified(
+    learned = learn_unified(
         [features],
         labels,
-        new_classes=[0, 1],
+        new_classes=[],
         previous=previous,
         luca=LUCA,
         learning=settings(),
         seed=0,
-        task_key="same classes, another domain",
+        task_key="another domain",
     )
     assert torch.equal(previous.weight, kept)
+    outputs = apply(learned.module, features, "tosca")
+    means = torch.stack([outputs[labels == c].mean(0) for c in range(2)])
+    torch.testing.assert_close(learned.head[:2], means, rtol=1e-5, atol=1e-6)
+    assert learned.head.shape == (3, 24)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -281,7 +285,7 @@ def test_labels_outside_the_classes_are_refused():
 
 def test_unified_labels_of_other_tasks_are_refused():
     features, labels = clusters()
-    with pytest.raises(DataError, match="outside its classes"):
+    with pytest.raises(DataError, match=r"classes \[0\], which are neither new nor known"):
         learn_unified(
             [features],
             labels,
