@@ -1,0 +1,185 @@
+"""What `luca submit` decides on this side, against a client that only remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.submit import (
+    _copy_log,
+    _package,
+    _start,
+    dashboard_address,
+    entrypoint,
+    follow_job,
+    passed_variables,
+    submit,
+)
+from pipelines.cluster import check_kept_storage
+from workers.errors import ClusterError, SettingsError
+
+
+@dataclass
+class Job:
+    submission_id: str
+    status: str
+    entrypoint: str = "run"
+    message: str = ""
+    driver_exit_code: int | None = None
+
+
+@dataclass
+class Client:
+    jobs: list[Job] = field(default_factory=list)
+    pieces: list[list[str]] = field(default_factory=list)
+    submitted: list[dict[str, Any]] = field(default_factory=list)
+
+    def list_jobs(self) -> list[Job]:
+        return self.jobs
+
+    def submit_job(self, **arguments: Any) -> str:
+        self.submitted.append(arguments)
+        return arguments["submission_id"] or "raysubmit_1"
+
+    def get_job_info(self, name: str) -> Job:
+        return next(job for job in self.jobs if job.submission_id == name)
+
+    async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
+        for piece in self.pieces.pop(0):
+            if piece == "broken":
+                raise RuntimeError("connection closed")
+            yield piece
+
+
+def test_relative_storage_is_refused_before_anything_is_contacted() -> None:
+    with pytest.raises(ClusterError, match="storage=/shared/luca"):
+        submit("demo", ["storage=here"], address="http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("uri", ["/shared/luca", "s3://bucket/x", "file:///shared", "~/luca"])
+def test_storage_that_outlives_the_job_is_accepted(uri: str) -> None:
+    check_kept_storage(uri)
+
+
+def test_an_unreachable_dashboard_is_one_sentence() -> None:
+    with pytest.raises(ClusterError, match="no dashboard") as caught:
+        submit("demo", ["storage=/x"], address="http://127.0.0.1:9")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "expected"),
+    [
+        (None, {}, "http://127.0.0.1:8265"),
+        ("head:8265", {}, "http://head:8265"),
+        (
+            "https://ray.example.org/",
+            {"RAY_API_SERVER_ADDRESS": "http://x:1"},
+            "https://ray.example.org",
+        ),
+        (None, {"RAY_API_SERVER_ADDRESS": "http://x:1"}, "http://x:1"),
+        (None, {"RAY_ADDRESS": "http://y:2"}, "http://y:2"),
+        (None, {"RAY_ADDRESS": "10.0.0.1:6379"}, "http://127.0.0.1:8265"),
+    ],
+)
+def test_the_dashboard_is_found(
+    given: str | None, environment: dict[str, str], expected: str
+) -> None:
+    assert dashboard_address(given, environment) == expected
+
+
+@pytest.mark.parametrize("address", ["ray://head:10001", "ftp://head", "http://"])
+def test_what_is_no_dashboard_address_is_refused(address: str) -> None:
+    with pytest.raises(ClusterError, match="8265"):
+        dashboard_address(address, {})
+
+
+def test_secrets_stay_here_unless_named() -> None:
+    shell = {"WANDB_MODE": "online", "WANDB_API_KEY": "s", "WANDB_DIR": "/x", "HOME": "/root"}
+    assert passed_variables(shell, []) == {"WANDB_MODE": "online"}
+    assert passed_variables(shell, ["WANDB_API_KEY"])["WANDB_API_KEY"] == "s"
+
+
+def test_a_named_variable_that_is_not_set_is_refused() -> None:
+    with pytest.raises(SettingsError, match="AWS_PROFILE"):
+        passed_variables({}, ["AWS_PROFILE"])
+
+
+def test_overrides_reach_the_job_whatever_they_contain() -> None:
+    import shlex
+
+    command = entrypoint("my exp.yaml", ["storage=/a b", "stream.class_order=[a, 'b']"])
+    assert shlex.split(command)[3:] == [
+        "run", "my exp.yaml", "-o", "storage=/a b", "-o", "stream.class_order=[a, 'b']",
+    ]  # fmt: skip
+
+
+def test_an_experiment_file_travels_alone_without_a_working_directory(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: mine")
+    (tmp_path / "large.bin").write_bytes(b"0" * 100)
+    with _package(str(file), None) as (folder, source):
+        assert folder is not None
+        assert source == "mine.yaml"
+        assert [entry.name for entry in folder.iterdir()] == ["mine.yaml"]
+    assert not folder.exists()
+
+
+def test_an_experiment_outside_the_working_directory_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: mine")
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(SettingsError, match="not inside"), _package(str(file), tmp_path / "sub"):
+        pass
+    with _package(str(file), tmp_path) as (folder, source):
+        assert (folder, source) == (tmp_path, "mine.yaml")
+
+
+def test_a_running_job_of_that_name_is_not_started_twice() -> None:
+    client = Client([Job("a", "RUNNING")])
+    assert _start(client, "run", "a", {}) == ("a", True)
+    assert client.submitted == []
+
+
+def test_a_running_job_with_another_command_is_refused() -> None:
+    with pytest.raises(ClusterError, match="ray job stop a"):
+        _start(Client([Job("a", "PENDING", "other")]), "run", "a", {})
+
+
+@pytest.mark.parametrize("status", ["FAILED", "STOPPED", "SUCCEEDED"])
+def test_a_job_that_ended_is_followed_by_the_next_number(status: str) -> None:
+    client = Client([Job("a", "FAILED"), Job("a-2", status)])
+    assert _start(client, "run", "a", {}) == ("a-3", False)
+
+
+def test_a_broken_log_connection_repeats_nothing() -> None:
+    written: list[str] = []
+    client = Client([Job("a", "SUCCEEDED")], [["one ", "tw", "broken"], ["one ", "two ", "three"]])
+    with pytest.raises(RuntimeError):
+        asyncio.run(_copy_log(client, "a", written.append, skip=0))
+    done = "".join(written)
+    asyncio.run(_copy_log(client, "a", written.append, skip=len(done)))
+    assert "".join(written) == "one two three"
+
+
+@pytest.mark.parametrize(
+    ("status", "driver", "expected"),
+    [
+        ("SUCCEEDED", 0, 0),
+        ("FAILED", 2, 2),
+        ("FAILED", None, 1),
+        ("FAILED", -9, 1),
+        ("STOPPED", None, 143),
+    ],
+)
+def test_the_exit_code_is_the_runs_own(status: str, driver: int | None, expected: int) -> None:
+    client = Client([Job("a", status, driver_exit_code=driver)], [["log"]])
+    written: list[str] = []
+    done = follow_job(client, "a", "http://h", say=lambda _: None, write=written.append)
+    assert (done.exit_code, done.status) == (expected, status)
+    assert written == ["log"]
