@@ -7,31 +7,27 @@ the manifests are the truth, and a reader looks forward from the hint for versio
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 from workers.errors import BankError, CorruptionError
+from workers.storage.bank_json import JsonObject, check_name, unseal
 from workers.storage.bank_manifest import (
-    JsonObject,
     Manifest,
     Ref,
-    TaskRecord,
-    check_name,
     content_digest,
-    decode_page,
-    unseal,
     version_file,
     version_number,
 )
 from workers.storage.bank_objects import ObjectStore
-from workers.storage.bank_tensors import Arrays, decode
+from workers.storage.bank_pages import PageCache
+from workers.storage.bank_version import BankVersion
 from workers.storage.filesystem import Storage
 from workers.storage.lock import LockOwner, current_owner
 
+__all__ = ["LATEST", "Bank", "BankVersion"]
+
 LATEST = "latest"
-_READERS = 16
 
 
 @dataclass(frozen=True)
@@ -188,14 +184,28 @@ class Bank:
             CorruptionError: a manifest, page or ref is damaged; the message names the file.
         """
         number = self.resolve(ref)
-        manifest = self.read_manifest(number)
+        version = self._load(number, PageCache(self.objects))
         pointer = self._read_ref(ref) if isinstance(ref, str) and not ref.isdecimal() else None
-        if pointer and pointer.version == number and pointer.digest != manifest.digest:
+        if pointer and pointer.version == number and pointer.digest != version.digest:
             raise CorruptionError(
                 f"{self.storage.describe(self.ref_path(str(ref)))} and the manifest of version {number} disagree: "
                 "one of them was exchanged; tag the version again"
             )
-        tasks = self._read_tasks(manifest)
+        return version
+
+    def load_all(self) -> Iterator[BankVersion]:
+        """Every version, oldest first; far quicker than loading each, because versions share pages.
+
+        Raises:
+            CorruptionError: a manifest or page is damaged.
+        """
+        pages = PageCache(self.objects)
+        for number in self.versions():
+            yield self._load(number, pages)
+
+    def _load(self, number: int, pages: PageCache) -> BankVersion:
+        manifest = self.read_manifest(number)
+        tasks = pages.tasks(manifest)
         digest = content_digest(
             backbone=manifest.backbone,
             settings=manifest.settings,
@@ -242,28 +252,6 @@ class Bank:
         metrics = unseal(data, self.storage.describe(path)).get("metrics")
         return metrics if isinstance(metrics, dict) else {}
 
-    def _read_tasks(self, manifest: Manifest) -> tuple[TaskRecord, ...]:
-        tasks: list[TaskRecord] = []
-        pages = self._read_many(page.digest for page in manifest.pages)
-        for page, data in zip(manifest.pages, pages, strict=True):
-            where = self.storage.describe(self.objects.path(page.digest))
-            records = decode_page(data, where)
-            if len(records) != page.tasks:
-                raise CorruptionError(
-                    f"{where} lists {len(records)} tasks, its manifest says {page.tasks}"
-                )
-            tasks += records
-        return tuple(tasks)
-
-    def _read_many(self, digests: Iterable[str]) -> list[bytes]:
-        """Several objects; at once when each read is a request over a network."""
-        if self.storage.is_local:
-            return [self.objects.read(digest) for digest in digests]
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(_READERS) as pool:
-            return list(pool.map(self.objects.read, digests))
-
     def _read_ref(self, name: str) -> Ref | None:
         path = self.ref_path(name)
         data = self.storage.read_if_exists(path)
@@ -278,145 +266,3 @@ class Bank:
                 else f"delete it and tag the version again (`luca bank tag`), as '{name}'"
             )
             raise CorruptionError(f"{error}; {again}") from error
-
-
-@dataclass(frozen=True)
-class BankVersion:
-    """One immutable version: what was learned, and where its arrays are."""
-
-    bank: Bank
-    manifest: Manifest
-    tasks: tuple[TaskRecord, ...]
-
-    @property
-    def version(self) -> int:
-        """Its number."""
-        return self.manifest.version
-
-    @property
-    def parent(self) -> int | None:
-        """The number of the version before it."""
-        return self.manifest.parent
-
-    @property
-    def digest(self) -> str:
-        """sha256 of the content alone: equal for equal content, whatever the time, host or history."""
-        return self.manifest.digest
-
-    @property
-    def backbone(self) -> JsonObject:
-        """What computed the features, as given to the writer."""
-        return self.manifest.backbone
-
-    @property
-    def settings(self) -> JsonObject:
-        """What the modules were learned with, as given to the writer."""
-        return self.manifest.settings
-
-    @property
-    def metrics(self) -> JsonObject:
-        """Metrics given with the commit or annotated since."""
-        return self.manifest.metrics
-
-    @cached_property
-    def classes(self) -> tuple[str, ...]:
-        """Every class, in order of first appearance."""
-        return tuple(dict.fromkeys(name for task in self.tasks for name in task.classes))
-
-    @cached_property
-    def shared(self) -> dict[str, Arrays]:
-        """The arrays that belong to no single task ("whitening", a unified "head"), read and checked.
-
-        Raises:
-            CorruptionError: an object is missing or damaged.
-        """
-        return {kind: self._decode(ref.digest) for kind, ref in self.manifest.shared.items()}
-
-    def find(self, task: str) -> TaskRecord | None:
-        """The record of a task id, None when this version has no such task."""
-        return self._by_id.get(task)
-
-    def task(self, task: str) -> TaskRecord:
-        """The record of a task id.
-
-        Raises:
-            BankError: this version has no such task.
-        """
-        record = self.find(task)
-        if record is None:
-            ids = ", ".join(list(self._by_id)[:20]) or "none"
-            raise BankError(
-                f"version {self.version} of bank '{self.bank.name}' has no task '{task}'; it has: {ids}"
-            )
-        return record
-
-    def arrays(self, task: str | TaskRecord, kind: str) -> Arrays:
-        """The arrays of one kind ("module", "head", "statistics") of a task, read and checked.
-
-        The arrays are read-only.
-
-        Raises:
-            BankError: no such task or kind.
-            CorruptionError: the object is missing or damaged; the message names the file.
-        """
-        record = self.task(task) if isinstance(task, str) else task
-        ref = record.objects.get(kind)
-        if ref is None:
-            raise BankError(
-                f"task '{record.id}' has no {kind}; it has: {', '.join(record.objects)}"
-            )
-        return self._decode(ref.digest)
-
-    def arrays_of_all(self, kind: str) -> dict[str, Arrays]:
-        """The arrays of one kind of every task that has them, by task id; reads at once over a network."""
-        having = [task for task in self.tasks if kind in task.objects]
-        data = self.bank._read_many(task.objects[kind].digest for task in having)
-        return {
-            task.id: decode(item, self._where(task.objects[kind].digest))
-            for task, item in zip(having, data, strict=True)
-        }
-
-    def to_json(self) -> JsonObject:
-        """Everything but the arrays, for display."""
-        manifest = self.manifest
-        return {
-            "bank": self.bank.name,
-            "version": self.version,
-            "parent": self.parent,
-            "digest": self.digest,
-            "operation": manifest.operation,
-            "origin": manifest.origin,
-            "created": manifest.created,
-            "writer": manifest.writer,
-            "code": manifest.code,
-            "counts": manifest.counts,
-            "backbone": self.backbone,
-            "settings": self.settings,
-            "metrics": self.metrics,
-            "classes": list(self.classes),
-            "shared": {kind: ref.to_json() for kind, ref in manifest.shared.items()},
-            "tasks": [task.to_json() for task in self.tasks],
-        }
-
-    @cached_property
-    def _by_id(self) -> dict[str, TaskRecord]:
-        return {task.id: task for task in self.tasks}
-
-    def _decode(self, digest: str) -> Arrays:
-        try:
-            return decode(self.bank.objects.read(digest), self._where(digest))
-        except CorruptionError as error:
-            if self.bank.storage.exists(self.bank.manifest_path(self.version)):
-                raise
-            raise BankError(
-                f"version {self.version} of bank '{self.bank.name}' was removed while it was being read: "
-                "load another version"
-            ) from error
-
-    def _where(self, digest: str) -> str:
-        return self.bank.storage.describe(self.bank.objects.path(digest))
-
-
-def describe_version(version: BankVersion) -> dict[str, Any]:
-    """The version in three fields, as ``origin`` of another: bank, version, digest."""
-    return {"bank": version.bank.name, "version": version.version, "digest": version.digest}

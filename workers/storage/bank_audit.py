@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from workers.storage.bank import BankVersion
-from workers.storage.bank_manifest import JsonObject, TaskRecord
+from workers.storage.bank_json import JsonObject
+from workers.storage.bank_manifest import TaskRecord
 from workers.storage.bank_tensors import read_header, view
+from workers.storage.bank_version import BankVersion
 
 ROLES = ("module", "head", "statistics", "whitening")
 _SPLITS = ("train", "validation", "test")
@@ -133,7 +134,7 @@ def _known_sizes(version: BankVersion, width: int | None) -> set[int]:
     """Sizes that have nothing to do with samples: from the width, the classes and the settings of learning."""
     known = {0, 1, len(version.classes)}
     numbers = set(_numbers({key: v for key, v in version.settings.items() if key != "stream"}))
-    known |= numbers
+    known |= numbers | {number * (number + 1) // 2 for number in numbers}
     if width is not None:
         known |= {width, width * width, width * (width + 1) // 2}
         known |= {width // number for number in numbers if number > 0}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workers.storage.bank_manifest import JsonObject, canonical
+from workers.storage.bank_json import JsonObject, canonical
 
 _SHOWN = 120
 

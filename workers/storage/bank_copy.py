@@ -15,18 +15,9 @@ from typing import Any, BinaryIO
 
 from workers.errors import BankError, CorruptionError, StorageError
 from workers.storage.atomic import write_atomic
-from workers.storage.bank import Bank, BankVersion, describe_version
-from workers.storage.bank_manifest import (
-    JsonObject,
-    ObjectRef,
-    TaskRecord,
-    check_name,
-    content_digest,
-    plain,
-    seal,
-    sha256,
-    unseal,
-)
+from workers.storage.bank import Bank
+from workers.storage.bank_json import JsonObject, check_name, plain, seal, sha256, unseal
+from workers.storage.bank_manifest import ObjectRef, TaskRecord, content_digest
 from workers.storage.bank_tensors import (
     Arrays,
     TensorInfo,
@@ -37,6 +28,7 @@ from workers.storage.bank_tensors import (
     view,
     write_header,
 )
+from workers.storage.bank_version import BankVersion, describe_version
 from workers.storage.bank_writer import BankWriter
 from workers.storage.filesystem import Storage
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workers.errors import BankError
-from workers.storage.bank import BankVersion
-from workers.storage.bank_manifest import ObjectRef, TaskRecord, check_name, plain, sha256
+from workers.storage.bank_json import check_name, plain, sha256
+from workers.storage.bank_manifest import ObjectRef, TaskRecord
 from workers.storage.bank_tensors import Arrays, encode
+from workers.storage.bank_version import BankVersion
 
 SharedUpdate = Mapping[str, "Arrays | None"]
 """Arrays that belong to no task, by kind; a kind that is not given stays as it was, None removes it."""

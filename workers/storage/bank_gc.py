@@ -9,8 +9,9 @@ from typing import Literal
 from workers.errors import BankError, CorruptionError
 from workers.storage.atomic import is_temporary
 from workers.storage.bank import Bank
-from workers.storage.bank_manifest import JsonObject, is_digest, version_number
-from workers.storage.bank_walk import PageCache
+from workers.storage.bank_json import JsonObject, is_digest
+from workers.storage.bank_manifest import version_number
+from workers.storage.bank_pages import PageCache
 from workers.storage.bank_writer import BankWriter
 from workers.storage.filesystem import Entry
 
@@ -90,7 +91,7 @@ def _report(bank: Bank, keep_versions: int | None, *, dry_run: bool) -> GcReport
     if keep_versions is not None:
         kept = set(versions[-keep_versions:]) | set(bank.refs().values())
     needed: set[str] = set()
-    pages = PageCache(bank)
+    pages = PageCache(bank.objects)
     for number in sorted(kept):
         try:
             needed.update(ref.digest for ref in pages.references(bank.read_manifest(number)))

@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from workers.errors import LucaError
-from workers.storage.bank import LATEST, Bank, BankVersion
+from workers.storage.bank import LATEST, Bank
 from workers.storage.bank_changes import Change, changes
-from workers.storage.bank_manifest import JsonObject, Manifest, ObjectRef
+from workers.storage.bank_json import JsonObject
+from workers.storage.bank_manifest import Manifest, ObjectRef
+from workers.storage.bank_version import BankVersion
 from workers.storage.filesystem import Storage
 
 

@@ -1,22 +1,29 @@
 """The bank's format: what its JSON files say, how they are checked, and what a version's digest covers.
 
-Objects and pages are named by the sha256 of their bytes.  Manifests, refs and notes are *sealed*: canonical JSON
-that carries the sha256 of the rest of itself and is refused unless its bytes are exactly what writing it again
-would give, so no byte of it can change unnoticed.  A digest is the only thing in a manifest that ever becomes
-part of a path, and it is 64 hexadecimal digits or the file is refused.
+Objects and pages are named by the sha256 of their bytes; manifests and refs are sealed.  A digest is the only thing
+in a manifest that ever becomes part of a path, and it is 64 hexadecimal digits or the file is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 from workers.errors import BankError, CorruptionError
+from workers.storage.bank_json import (
+    Fields,
+    JsonObject,
+    canonical,
+    is_name,
+    parse_json,
+    seal,
+    sha256,
+    unseal,
+)
+from workers.storage.bank_json import plain as plain
 
 FORMAT = "luca-bank"
 FORMAT_VERSION = 1
@@ -24,144 +31,7 @@ PAGE_SIZES = (64, 8, 1)
 """Records a page may hold.  A bank of n tasks has n // 64 full pages, then up to 7 of 8, then up to 7 of 1, so a
 commit rewrites at most 64 records, each record is written three times in all, and a thousand tasks take few reads."""
 
-JsonObject = dict[str, Any]
-_T = TypeVar("_T")
-
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _LARGEST_VERSION = 99_999_999
-
-
-# -- names, digests, canonical JSON --------------------------------------------------------------------------
-
-
-def check_name(what: str, name: object) -> str:
-    """The name itself when it may stand in a path.
-
-    Raises:
-        BankError: it is not 1 to 100 letters, digits, '.', '_' or '-', or starts with '.' or '-'.
-    """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise BankError(
-            f"{what} {str(name)[:120]!r} is not a usable name: 1 to 100 of A-Z a-z 0-9 . _ - "
-            "and neither '.' nor '-' first"
-        )
-    return name
-
-
-def is_digest(text: object) -> bool:
-    """Whether this is a sha256 in lower-case hexadecimal."""
-    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
-
-
-def sha256(data: bytes | memoryview) -> str:
-    """The digest by which the bank names bytes."""
-    return hashlib.sha256(data).hexdigest()
-
-
-def canonical(value: object) -> bytes:
-    """The one way this value is written as JSON: sorted keys, no spaces, ASCII."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
-
-
-def plain(what: str, value: Mapping[str, Any]) -> JsonObject:
-    """A JSON object equal to ``value`` after a round trip (tuples become lists, keys become strings).
-
-    Raises:
-        BankError: it holds something that JSON does not, such as an array or NaN; ``what`` names the field.
-    """
-    try:
-        result: JsonObject = json.loads(canonical(dict(value)))
-    except (TypeError, ValueError) as error:
-        raise BankError(
-            f"{what} is not plain JSON ({error}): give strings, finite numbers, lists"
-        ) from error
-    return result
-
-
-def seal(body: JsonObject) -> bytes:
-    """The bytes of a sealed file: canonical JSON with a ``check`` over the rest, and a newline."""
-    return canonical({**body, "check": sha256(canonical(body))}) + b"\n"
-
-
-def unseal(data: bytes, where: str) -> JsonObject:
-    """The body of a sealed file.
-
-    Raises:
-        CorruptionError: any byte differs from what was written.
-    """
-    value = parse_json(data, where)
-    body = {key: item for key, item in value.items() if key != "check"}
-    try:
-        intact = seal(body) == data
-    except (ValueError, RecursionError):
-        intact = False
-    if not intact:
-        raise CorruptionError(f"{where} is damaged: its content does not match its own check")
-    return body
-
-
-def parse_json(data: bytes, where: str) -> JsonObject:
-    """A JSON object.
-
-    Raises:
-        CorruptionError: the bytes are not one.
-    """
-    try:
-        value = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"{where} is damaged: it is not valid JSON") from error
-    if not isinstance(value, dict):
-        raise CorruptionError(f"{where} is damaged: it is not a JSON object")
-    return value
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not JSON")
-
-
-# -- typed access to parsed JSON -----------------------------------------------------------------------------
-
-
-class _Fields:
-    """Reads the fields of one JSON object; anything missing, extra or of another type is corruption."""
-
-    def __init__(self, value: object, where: str) -> None:
-        self._where = where
-        if not isinstance(value, dict):
-            self._refuse("an object is missing")
-        self._left: JsonObject = dict(value)
-
-    def take(self, name: str, kind: type[_T]) -> _T:
-        value = self._left.pop(name, None)
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            self._refuse(f"field '{name}' is missing or not a {kind.__name__}")
-        return value
-
-    def take_digest(self, name: str) -> str:
-        value = self._left.pop(name, None)
-        if not is_digest(value):
-            self._refuse(f"field '{name}' is not a sha256")
-        return str(value)
-
-    def take_size(self, name: str) -> int:
-        value = self.take(name, int)
-        if value < 0:
-            self._refuse(f"field '{name}' is negative")
-        return value
-
-    def take_optional(self, name: str, kind: type[_T]) -> _T | None:
-        if self._left.get(name) is None:
-            self._left.pop(name, None)
-            return None
-        return self.take(name, kind)
-
-    def finish(self) -> None:
-        if self._left:
-            self._refuse(f"unknown field '{min(self._left)[:80]}'")
-
-    def _refuse(self, reason: str) -> NoReturn:
-        raise CorruptionError(f"{self._where} is damaged or from a newer program: {reason}")
 
 
 # -- objects, tasks, pages -----------------------------------------------------------------------------------
@@ -181,7 +51,7 @@ class ObjectRef:
     @classmethod
     def from_json(cls, value: object, where: str) -> ObjectRef:
         """Raises CorruptionError when malformed."""
-        fields = _Fields(value, where)
+        fields = Fields(value, where)
         ref = cls(fields.take_digest("digest"), fields.take_size("size"))
         fields.finish()
         return ref
@@ -232,7 +102,7 @@ class TaskRecord:
     @classmethod
     def from_json(cls, value: object, where: str) -> TaskRecord:
         """Raises CorruptionError when malformed."""
-        fields = _Fields(value, where)
+        fields = Fields(value, where)
         record = cls(
             id=fields.take("id", str),
             name=fields.take("name", str),
@@ -243,7 +113,7 @@ class TaskRecord:
             info=fields.take("info", dict),
         )
         fields.finish()
-        if not _NAME.fullmatch(record.id):
+        if not is_name(record.id):
             raise CorruptionError(f"{where} is damaged: a task has an impossible id")
         return record
 
@@ -263,7 +133,7 @@ class PageRef:
     @classmethod
     def from_json(cls, value: object, where: str) -> PageRef:
         """Raises CorruptionError when malformed."""
-        fields = _Fields(value, where)
+        fields = Fields(value, where)
         ref = cls(fields.take_digest("digest"), fields.take_size("size"), fields.take_size("tasks"))
         fields.finish()
         return ref
@@ -289,7 +159,7 @@ def decode_page(data: bytes, where: str) -> tuple[TaskRecord, ...]:
     Raises:
         CorruptionError: it is not a page.
     """
-    fields = _Fields(parse_json(data, where), where)
+    fields = Fields(parse_json(data, where), where)
     if fields.take("format", str) != FORMAT:
         raise CorruptionError(f"{where} is not a page of a {FORMAT}")
     records = tuple(TaskRecord.from_json(value, where) for value in fields.take("tasks", list))
@@ -372,7 +242,7 @@ class Manifest:
     def from_bytes(cls, data: bytes, where: str) -> Manifest:
         """Raises CorruptionError when damaged, BankError when written by a newer format."""
         body = unseal(data, where)
-        fields = _Fields(body, where)
+        fields = Fields(body, where)
         if fields.take("format", str) != FORMAT:
             raise CorruptionError(f"{where} is not a manifest of a {FORMAT}")
         written_in = fields.take("format_version", int)
@@ -420,7 +290,7 @@ class Ref:
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Ref:
         """Raises CorruptionError when damaged."""
-        fields = _Fields(unseal(data, where), where)
+        fields = Fields(unseal(data, where), where)
         fields.take("format", str)
         ref = cls(fields.take_size("version"), fields.take_digest("digest"))
         fields.finish()
@@ -447,13 +317,13 @@ def _strings(values: list[Any], where: str) -> tuple[str, ...]:
 
 
 def _object_refs(values: JsonObject, where: str) -> dict[str, ObjectRef]:
-    if not all(_NAME.fullmatch(kind) for kind in values):
+    if not all(is_name(kind) for kind in values):
         raise CorruptionError(f"{where} is damaged: an object has an impossible kind")
     return {kind: ObjectRef.from_json(value, where) for kind, value in values.items()}
 
 
 def _counts(values: JsonObject, where: str) -> JsonObject:
-    fields = _Fields(values, where)
+    fields = Fields(values, where)
     counts = {name: fields.take_size(name) for name in ("tasks", "classes", "bytes")}
     fields.finish()
     return counts

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from workers.errors import CorruptionError, StorageError
 from workers.storage.atomic import write_atomic
-from workers.storage.bank_manifest import is_digest, sha256
+from workers.storage.bank_json import is_digest, sha256
 from workers.storage.filesystem import Storage
+
+_READERS = 16
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,19 @@ class ObjectStore:
         if sha256(data) != digest:
             raise CorruptionError(f"{where} is damaged: its bytes do not match its name; {REMEDY}")
         return data
+
+    def read_many(self, digests: Iterable[str]) -> list[bytes]:
+        """Several objects; at once when each read is a request over a network.
+
+        Raises:
+            CorruptionError: one is missing or damaged.
+        """
+        if self.storage.is_local:
+            return [self.read(digest) for digest in digests]
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(_READERS) as pool:
+            return list(pool.map(self.read, digests))
 
     def take(self, source: ObjectStore, digest: str) -> None:
         """Gets an object from another bank, checked: a second name for the same file on one local disk, else a copy.

@@ -9,18 +9,11 @@ from dataclasses import dataclass
 from workers.errors import CorruptionError, LucaError
 from workers.storage.atomic import is_temporary
 from workers.storage.bank import LATEST, Bank
-from workers.storage.bank_manifest import (
-    JsonObject,
-    Manifest,
-    Ref,
-    check_name,
-    content_digest,
-    is_digest,
-    version_number,
-)
+from workers.storage.bank_json import JsonObject, check_name, is_digest
+from workers.storage.bank_manifest import Manifest, Ref, content_digest, version_number
 from workers.storage.bank_objects import REMEDY
+from workers.storage.bank_pages import PageCache
 from workers.storage.bank_tensors import read_header
-from workers.storage.bank_walk import PageCache
 from workers.storage.filesystem import Entry
 
 _READERS = 8
@@ -79,7 +72,7 @@ class _Verification:
     def __init__(self, bank: Bank) -> None:
         self._bank = bank
         self._storage = bank.storage
-        self._pages = PageCache(bank)
+        self._pages = PageCache(bank.objects)
         self._problems: list[Problem] = []
         self._notes: list[str] = []
         self._needed: dict[str, int] = {}

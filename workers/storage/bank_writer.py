@@ -14,23 +14,21 @@ from typing import Any
 
 from workers.errors import BankError
 from workers.storage.atomic import write_atomic, write_exclusive
-from workers.storage.bank import LATEST, Bank, BankVersion, describe_version
+from workers.storage.bank import LATEST, Bank
 from workers.storage.bank_changes import changes, sentences
 from workers.storage.bank_draft import SharedUpdate, TaskDraft, draft_of, prepare, updated_shared
+from workers.storage.bank_json import JsonObject, check_name, plain, seal
 from workers.storage.bank_manifest import (
-    JsonObject,
     Manifest,
     ObjectRef,
     PageRef,
     Ref,
     TaskRecord,
-    check_name,
     content_digest,
     encode_page,
     page_layout,
-    plain,
-    seal,
 )
+from workers.storage.bank_version import BankVersion, describe_version
 from workers.storage.lock import BankLock, LockOwner
 
 

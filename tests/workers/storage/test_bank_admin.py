@@ -25,15 +25,17 @@ from tests.workers.storage.bank_cases import (
 )
 from workers.errors import BankError, BankLockedError, CorruptionError, LucaError
 from workers.storage.atomic import temporary_name, write_atomic
-from workers.storage.bank import Bank, BankVersion
+from workers.storage.bank import Bank
 from workers.storage.bank_audit import audit
 from workers.storage.bank_copy import export_version, fork_bank, import_version
 from workers.storage.bank_draft import TaskDraft
 from workers.storage.bank_gc import collect_garbage
 from workers.storage.bank_inspect import diff, history, list_banks
-from workers.storage.bank_manifest import TaskRecord, seal, sha256, unseal
+from workers.storage.bank_json import seal, sha256, unseal
+from workers.storage.bank_manifest import TaskRecord
 from workers.storage.bank_tensors import encode, read_metadata
 from workers.storage.bank_verify import verify
+from workers.storage.bank_version import BankVersion
 from workers.storage.bank_writer import BankWriter
 from workers.storage.filesystem import Storage
 

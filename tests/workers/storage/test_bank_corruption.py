@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.workers.storage.bank_cases import draft, fill, quick_disk  # noqa: F401
 from workers.errors import CorruptionError
 from workers.storage.bank import Bank
-from workers.storage.bank_manifest import is_digest
+from workers.storage.bank_json import is_digest
 from workers.storage.bank_verify import verify
 from workers.storage.bank_writer import BankWriter
 from workers.storage.filesystem import Storage

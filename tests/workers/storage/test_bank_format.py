@@ -17,7 +17,8 @@ from hypothesis.extra import numpy as st_numpy
 
 from tests.workers.storage.bank_cases import draft, fill
 from workers.errors import BankError, CorruptionError, LucaError
-from workers.storage.bank_manifest import Manifest, Ref, TaskRecord, decode_page, seal, unseal
+from workers.storage.bank_json import seal, unseal
+from workers.storage.bank_manifest import Manifest, Ref, TaskRecord, decode_page
 from workers.storage.bank_tensors import decode, encode, read_header
 from workers.storage.filesystem import Storage
 

@@ -14,10 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.workers.storage.bank_cases import BACKBONE, SETTINGS, WIDTH, draft, fill, quick_disk  # noqa: F401
+from tests.workers.storage.bank_cases import (  # noqa: F401
+    BACKBONE,
+    SETTINGS,
+    WIDTH,
+    FaultyStorage,
+    draft,
+    fill,
+    quick_disk,
+)
 from workers.errors import BankError, BankLockedError
 from workers.storage.bank import Bank
 from workers.storage.bank_manifest import page_layout
+from workers.storage.bank_objects import ObjectStore
 from workers.storage.bank_writer import BankWriter
 from workers.storage.filesystem import Storage
 
@@ -348,6 +357,36 @@ def test_pages_of_many_tasks_load_in_order(storage: Storage) -> None:
         loaded = bank.load(version)
         assert [task.id for task in loaded.tasks] == [f"task-{i}" for i in range(version)]
         assert loaded.manifest.counts["classes"] == 2 * version == len(loaded.classes)
+
+
+def test_all_versions_are_loaded_with_each_page_read_once(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = fill(storage, tasks=12)
+    expected = [bank.load(number) for number in bank.versions()]
+    read: list[str] = []
+    reading = ObjectStore.read
+    monkeypatch.setattr(ObjectStore, "read", lambda self, d: read.append(d) or reading(self, d))
+    assert list(bank.load_all()) == expected
+    assert len(read) == len(set(read)) == 12
+
+
+def test_a_commit_takes_as_many_steps_with_many_tasks_as_with_few(storage: Storage) -> None:
+    counting = FaultyStorage(storage.root, 10**9, "torn")
+    steps = {}
+    with BankWriter(Bank.create(counting, "b")) as writer:
+        writer.begin(BACKBONE, SETTINGS)
+        for number in range(70):
+            before = counting.steps
+            writer.commit(draft(number))
+            steps[number + 1] = counting.steps - before
+        for _ in range(20):
+            writer.rollback(69)
+            writer.rollback(70)
+        before = counting.steps
+        assert writer.commit(draft(70)).version == 111
+    assert steps[2] == steps[10] == steps[66] == counting.steps - before
+    assert max(steps.values()) == steps[1]
 
 
 def test_a_version_is_json_for_machines(storage: Storage) -> None:

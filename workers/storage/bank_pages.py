@@ -1,0 +1,55 @@
+"""Reading the pages of versions: each page once, however many versions share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from workers.errors import CorruptionError
+from workers.storage.bank_manifest import Manifest, ObjectRef, TaskRecord, decode_page
+from workers.storage.bank_objects import ObjectStore
+
+
+@dataclass
+class PageCache:
+    """The records of pages already read, by digest.  Pages never change, so neither does what is cached."""
+
+    objects: ObjectStore
+    _pages: dict[str, tuple[TaskRecord, ...]] = field(default_factory=dict)
+
+    def tasks(self, manifest: Manifest) -> tuple[TaskRecord, ...]:
+        """The records of a version, in order.
+
+        Raises:
+            CorruptionError: a page is missing, damaged, or has more or fewer tasks than the manifest says.
+        """
+        self._read(page.digest for page in manifest.pages)
+        records: list[TaskRecord] = []
+        for page in manifest.pages:
+            found = self._pages[page.digest]
+            if len(found) != page.tasks:
+                raise CorruptionError(
+                    f"{self._where(page.digest)} lists {len(found)} tasks, its manifest says {page.tasks}"
+                )
+            records += found
+        return tuple(records)
+
+    def references(self, manifest: Manifest) -> Iterator[ObjectRef]:
+        """Everything that a version needs: pages, the objects of its tasks, shared objects.
+
+        Raises:
+            CorruptionError: a page is missing or damaged.
+        """
+        yield from manifest.shared.values()
+        for page in manifest.pages:
+            yield ObjectRef(page.digest, page.size)
+        for record in self.tasks(manifest):
+            yield from record.objects.values()
+
+    def _read(self, digests: Iterator[str]) -> None:
+        missing = [digest for digest in dict.fromkeys(digests) if digest not in self._pages]
+        for digest, data in zip(missing, self.objects.read_many(missing), strict=True):
+            self._pages[digest] = decode_page(data, self._where(digest))
+
+    def _where(self, digest: str) -> str:
+        return self.objects.storage.describe(self.objects.path(digest))
