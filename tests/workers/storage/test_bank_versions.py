@@ -374,7 +374,7 @@ def test_all_versions_are_loaded_with_each_page_read_once(
 def test_a_commit_takes_as_many_steps_with_many_tasks_as_with_few(storage: Storage) -> None:
     counting = FaultyStorage(storage.root, 10**9, "torn")
     steps = {}
-    with BankWriter(Bank.create(counting, "b")) as writer:
+    with BankWriter(Bank.create(counting, "b"), lease=1e6, heartbeat=1e6) as writer:
         writer.begin(BACKBONE, SETTINGS)
         for number in range(70):
             before = counting.steps
