@@ -209,7 +209,7 @@ def _import(
     storage: Storage, data: memoryview, where: str, name: str | None, run: str, code: str
 ) -> BankVersion:
     archive = _read_archive(data, where)
-    target = Bank.create(storage, check_name("bank", archive.bank if name is None else name))
+    target = Bank.create(storage, archive.bank if name is None else name)
     groups = _groups(data, where)
     expected = dict(_prefixes(archive.tasks, archive.shared))
     if unknown := set(groups) - set(expected):
@@ -272,6 +272,7 @@ def _read_archive(data: memoryview, where: str) -> _Archive:
         raise CorruptionError(
             f"{where} is not an exported bank: its metadata has other fields than it must"
         )
+    check_name(f"{where}: bank", body["bank"])
     tasks = tuple(TaskRecord.from_json(value, where) for value in body["tasks"])
     shared = {kind: ObjectRef.from_json(value, where) for kind, value in body["shared"].items()}
     if len({task.id for task in tasks}) != len(tasks):

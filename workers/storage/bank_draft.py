@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workers.errors import BankError
-from workers.storage.bank_json import check_name, plain, sha256
+from workers.storage.bank_json import check_name, is_text, plain, sha256
 from workers.storage.bank_manifest import ObjectRef, TaskRecord
 from workers.storage.bank_tensors import Arrays, encode
 from workers.storage.bank_version import BankVersion
@@ -49,6 +49,11 @@ def prepare(draft: TaskDraft) -> tuple[TaskRecord, dict[str, bytes]]:
         raise BankError(
             f"task '{task}' needs at least one class, each a name given once: {classes!r:.200}"
         )
+    for text in (draft.name, draft.domain, *classes):
+        if not is_text(text):
+            raise BankError(
+                f"task '{task}': {text!r:.200} is not a line of text without control characters"
+            )
     if not draft.arrays:
         raise BankError(f"task '{task}' has no arrays: nothing was learned")
     objects: dict[str, ObjectRef] = {}
@@ -57,8 +62,8 @@ def prepare(draft: TaskDraft) -> tuple[TaskRecord, dict[str, bytes]]:
         objects[check_name("kind of arrays", kind)] = _reference(arrays, encoded)
     record = TaskRecord(
         id=task,
-        name=str(draft.name),
-        domain=str(draft.domain),
+        name=draft.name,
+        domain=draft.domain,
         classes=classes,
         definition=plain(f"definition of task '{task}'", draft.definition),
         objects=objects,

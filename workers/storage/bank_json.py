@@ -40,6 +40,11 @@ def check_name(what: str, name: object) -> str:
     return name
 
 
+def is_text(text: object) -> bool:
+    """Whether this is one line that a terminal may show: a string without control characters."""
+    return isinstance(text, str) and not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in text)
+
+
 def is_digest(text: object) -> bool:
     """Whether this is a sha256 in lower-case hexadecimal."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None

@@ -18,6 +18,7 @@ from workers.storage.bank_json import (
     JsonObject,
     canonical,
     is_name,
+    is_text,
     parse_json,
     seal,
     sha256,
@@ -115,6 +116,8 @@ class TaskRecord:
         fields.finish()
         if not is_name(record.id):
             raise CorruptionError(f"{where} is damaged: a task has an impossible id")
+        if not all(is_text(text) for text in (record.name, record.domain, *record.classes)):
+            raise CorruptionError(f"{where} is damaged: a name has control characters")
         return record
 
 

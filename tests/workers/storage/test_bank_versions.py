@@ -215,6 +215,8 @@ def test_names_that_could_leave_their_directory_are_refused(storage: Storage, na
     [
         ({"classes": ()}, "at least one class"),
         ({"classes": ("a", "a")}, "given once"),
+        ({"classes": ("a\x1b[2J",)}, "control characters"),
+        ({"name": "two\nlines"}, "control characters"),
         ({"arrays": {}}, "no arrays"),
         ({"arrays": {"module": {"w": [1.0]}}}, "'w' is a list"),
         ({"arrays": {"module": {"w": np.array(["x"])}}}, "type <U1"),
@@ -385,8 +387,8 @@ def test_a_commit_takes_as_many_steps_with_many_tasks_as_with_few(storage: Stora
             writer.rollback(70)
         before = counting.steps
         assert writer.commit(draft(70)).version == 111
-    assert steps[2] == steps[10] == steps[66] == counting.steps - before
-    assert max(steps.values()) == steps[1]
+        assert steps[2] == steps[10] == steps[66] == counting.steps - before
+    assert set(steps.values()) == {25}
 
 
 def test_a_version_is_json_for_machines(storage: Storage) -> None:

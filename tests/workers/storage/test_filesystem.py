@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from pathlib import Path
@@ -167,3 +168,29 @@ def test_arrow_files_are_read_from_the_map_without_copying(tmp_path: Path) -> No
     read = pa.ipc.open_file(storage.open_mmap("t.arrow")).read_all()
     assert read.equals(table)
     assert pa.total_allocated_bytes() - before < table.nbytes
+
+
+def test_a_missing_credential_is_one_sentence_that_says_what_to_set() -> None:
+    memory = Storage.open((pafs._MockFileSystem(), "root"))
+
+    class Refusing:
+        type_name = "s3"
+
+        def open_output_stream(self, path: str) -> None:
+            raise OSError(
+                "When initiating upload: AWS Error ACCESS_DENIED during PUT: no access.\nmore"
+            )
+
+    memory._fs = Refusing()  # type: ignore[assignment]
+    with pytest.raises(StorageError, match=r"ACCESS_DENIED.*set AWS_ACCESS_KEY_ID") as caught:
+        write_atomic(memory, "x", b"1")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_place_that_is_read_only_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "fsync", read_only)
+    with pytest.raises(StorageError, match="read-only file system; this user may not write here"):
+        write_atomic(Storage.open(str(tmp_path)), "x", b"1")
