@@ -57,6 +57,64 @@ def run(
     run_command(experiment, override or [], as_json=as_json, dry_run=dry_run)
 
 
+@app.command()
+def predict(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            help="Images, folders of images (searched to the bottom), or Parquet/Arrow files of features or images."
+        ),
+    ],
+    bank: Annotated[str, typer.Option("--bank", "-b", metavar="NAME[@TAG|@VERSION]")],
+    storage: Annotated[
+        str, typer.Option("--storage", help="The storage of the run that made the bank.")
+    ] = "luca-storage",
+    output: Annotated[
+        str | None,
+        typer.Option(help="A .csv, .jsonl or .parquet file, which appears whole or not at all."),
+    ] = None,
+    text_format: Annotated[
+        str | None, typer.Option("--format", help="On standard output: table, csv or jsonl.")
+    ] = None,
+    router: Annotated[
+        str | None, typer.Option(help="How tasks are chosen; left out: as the run's first router.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples at a time.")] = 64,
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Name unreadable images and go on.")
+    ] = False,
+    backbone: Annotated[
+        str | None, typer.Option(help="Another name of the backbone that the bank recorded.")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="The backbone's weights file, where its name does not say.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Of the backbone: cpu, cuda or auto.")] = "auto",
+    feature_column: Annotated[str, typer.Option(help="Column of ready features.")] = "feature",
+    image_column: Annotated[
+        str | None, typer.Option(help="Column of encoded images; left out: seen from the types.")
+    ] = None,
+) -> None:
+    """Predict class, task and confidences of images or features with a version of a bank."""
+    from orchestrator.commands.predict import predict_command
+
+    predict_command(
+        bank,
+        paths,
+        storage=storage,
+        output=output,
+        text_format=text_format,
+        router=router,
+        batch_size=batch_size,
+        skip_unreadable=skip_unreadable,
+        backbone=backbone,
+        weights=weights,
+        device=device,
+        feature_column=feature_column,
+        image_column=image_column,
+    )
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: user mistakes end in one sentence and exit code 2, an interrupt in 130."""
     sys.exit(guarded(lambda: app(args=arguments, standalone_mode=False)))
