@@ -1,0 +1,171 @@
+"""Experiments: presets, overrides, recipes, and what a user is told about a mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.experiment import Experiment, merge
+from orchestrator.experiment_files import (
+    apply_overrides,
+    load_experiment,
+    parse_experiment,
+    preset_names,
+)
+from workers.errors import SettingsError
+
+MINIMAL: dict[str, Any] = {
+    "name": "tiny",
+    "stream": {"scenario": "class_incremental", "classes_per_task": 2, "source": {"kind": "demo"}},
+}
+
+
+def refusal(source: str = "demo", *overrides: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load_experiment(source, overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_preset_is_valid(preset: str) -> None:
+    path = [] if preset == "demo" else ["stream.source.path=/data"]
+    assert load_experiment(preset, path).name
+
+
+def test_an_experiment_survives_being_written_and_read(tmp_path: Path) -> None:
+    experiment = load_experiment("demo", ["seed=7", "luca.ratio=8"])
+    file = tmp_path / "again.yaml"
+    file.write_text(experiment.to_yaml())
+    assert load_experiment(str(file)) == experiment
+
+
+def test_a_file_without_a_name_is_named_after_itself(tmp_path: Path) -> None:
+    file = tmp_path / "birds.yaml"
+    file.write_text(yaml.safe_dump({"stream": MINIMAL["stream"]}))
+    assert load_experiment(str(file)).name == "birds"
+
+
+def test_a_recipe_lies_under_explicit_keys() -> None:
+    experiment = load_experiment("demo", ["recipe=tosca", "learning.l1=0.001"])
+    assert experiment.learning.objective == "unified"
+    assert experiment.learning.l1 == 0.001
+    assert experiment.whitening == "none"
+
+
+def test_overrides_replace_scalars_and_lists_and_merge_mappings() -> None:
+    data = {"a": {"b": 1, "c": [1, 2]}, "d": 4}
+    changed = apply_overrides(data, ["a.c=[3]", "a={b: 5}", "d.e=6", "f=null"])
+    assert changed == {"a": {"b": 5, "c": [3]}, "d": {"e": 6}, "f": None}
+    assert data == {"a": {"b": 1, "c": [1, 2]}, "d": 4}
+
+
+def test_a_misspelt_key_is_named_with_the_nearest_valid_one() -> None:
+    message = refusal("demo", "stream.clases_per_task=3")
+    assert "'stream.clases_per_task'" in message
+    assert "'classes_per_task'" in message
+    assert "class_incremental" not in message
+
+
+def test_a_key_in_the_wrong_place_is_pointed_to_the_right_one() -> None:
+    assert "'features.views'" in refusal("demo", "views=4")
+
+
+def test_an_unknown_preset_names_the_presets_and_the_nearest() -> None:
+    message = refusal("demoo")
+    assert "did you mean 'demo'" in message
+    assert "cifar100_inc5" in message
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("seed=abc", ["seed", "'abc'"]),
+        ("recipe=toska", ["'toska'", "'tosca'"]),
+        ("stream.scenario=class_incremantal", ["'class_incremantal'", "'class_incremental'"]),
+        ("stream.source.kind=demmo", ["'demmo'", "'demo'"]),
+        ("learning.epochs=0", ["learning.epochs"]),
+        ("name=../up", ["name"]),
+        ("bank=a/b", ["bank"]),
+        ("evaluation.routers=[ldaa]", ["ldaa", "lda"]),
+        ("seed", ["key=value"]),
+        ("=3", ["key=value"]),
+        ("seed=[1", ["YAML"]),
+        ("storage=", ["storage"]),
+        ("gate.min_accuracy=0.5", ["validation_fraction"]),
+        ("learning.l1=.inf", ["learning.l1"]),
+    ],
+)
+def test_a_mistake_is_one_sentence_that_names_field_and_value(
+    override: str, words: list[str]
+) -> None:
+    message = refusal("demo", override)
+    assert all(word in message for word in words), message
+    assert "\n" not in message
+
+
+def test_yaml_that_cannot_be_parsed_is_told_by_line(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("name: x\nstream: [1,\n")
+    assert "line" in refusal(str(file))
+
+
+def test_a_list_is_no_experiment(tmp_path: Path) -> None:
+    file = tmp_path / "list.yaml"
+    file.write_text("- 1\n")
+    assert "a list" in refusal(str(file))
+
+
+def test_a_byte_order_mark_does_not_matter(tmp_path: Path) -> None:
+    file = tmp_path / "bom.yaml"
+    file.write_text("\ufeff" + yaml.safe_dump(MINIMAL), encoding="utf-8")
+    assert load_experiment(str(file)).name == "tiny"
+
+
+def test_the_run_id_follows_what_is_measured_and_nothing_else() -> None:
+    first = load_experiment("demo")
+    assert load_experiment("demo", ["storage=/elsewhere", "cluster.shards=3"]).run_id == first.run_id
+    assert load_experiment("demo", ["seed=5"]).run_id != first.run_id
+
+
+def test_the_learning_identity_ignores_how_a_bank_is_scored() -> None:
+    first = load_experiment("demo").learning_identity()
+    assert load_experiment("demo", ["evaluation.combination=hard"]).learning_identity() == first
+    assert load_experiment("demo", ["learning.l1=0.01"]).learning_identity() != first
+
+
+def test_unknown_keys_win_over_other_mistakes() -> None:
+    data = merge(MINIMAL, {"seed": "x", "lerning": {}})
+    with pytest.raises(SettingsError, match="'lerning'.*'learning'"):
+        parse_experiment(data)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=3),
+    lambda inner: st.dictionaries(st.text("abc", min_size=1, max_size=2), inner, max_size=3),
+    max_leaves=6,
+)
+mappings = st.dictionaries(st.text("abc", min_size=1, max_size=2), json_values, max_size=3)
+
+
+@given(mappings, mappings)
+@settings(max_examples=30, deadline=None)
+def test_merging_keeps_every_key_and_prefers_the_upper(
+    base: dict[str, Any], over: dict[str, Any]
+) -> None:
+    merged = merge(base, over)
+    assert set(merged) == set(base) | set(over)
+    for key, value in over.items():
+        if not isinstance(value, dict) or not isinstance(base.get(key), dict):
+            assert merged[key] == value
+
+
+def test_experiments_cannot_be_changed() -> None:
+    experiment = parse_experiment(MINIMAL)
+    assert isinstance(experiment, Experiment)
+    with pytest.raises(Exception, match="frozen"):
+        experiment.seed = 3  # type: ignore[misc]
