@@ -134,7 +134,7 @@ def _assemble(
 ) -> ReportData:
     start = story.start
     experiment: Mapping[str, Any] = start.experiment if start else {}
-    scenario = _text(_dig(experiment, "stream", "scenario"))
+    scenario = _text(summary.get("scenario") or _dig(experiment, "stream", "scenario"))
     methods = _methods(predictions, summary.get("methods"), scenario)
     reached = max((m.counts.samples.shape[0] for m in methods), default=0)
     tasks = story.tasks(reached)
@@ -145,9 +145,9 @@ def _assemble(
         name=str(summary.get("name") or (start.name if start else "")),
         bank=str(summary.get("bank") or (start.bank if start else "")),
         storage=start.storage if start else "",
-        status=finished.status if finished else "in progress",
+        status=_status(story, summary, complete=0 < len(tasks) == reached),
         started=story.started,
-        seconds=finished.seconds if finished else None,
+        seconds=finished.seconds if finished else story.elapsed,
         version=summary.get("version", story.version),
         digest=summary.get("digest", story.digest),
         scenario=scenario,
@@ -164,6 +164,13 @@ def _assemble(
         test_samples=_last_samples(methods),
         summary=summary,
     )
+
+
+def _status(story: Story, summary: Mapping[str, Any], *, complete: bool) -> str:
+    """How the run stands; the report is written just before a run says that it has finished."""
+    if story.finish:
+        return story.finish.status
+    return str(summary.get("status") or ("finished" if summary and complete else "in progress"))
 
 
 def _predictions(run_dir: results.RunDir) -> pa.Table | None:
@@ -253,12 +260,13 @@ def _primary(
 
 
 def _own_warnings(methods: Iterable[MethodResult], story: Story) -> list[str]:
-    out = [
-        f"{m.name} chooses a module for a whole batch of the test set, so its numbers depend on the order "
-        "of the test samples; they are shown for comparison with published figures only"
-        for m in methods
-        if m.method.kind == "order"
-    ]
+    out = []
+    ordered = [m.name for m in methods if m.method.kind == "order"]
+    if ordered:
+        out.append(
+            f"Dependent on the order of the test samples, since one module is chosen for a whole batch of "
+            f"them: {', '.join(ordered)}. Shown for comparison with published figures only."
+        )
     if story.skipped:
         some = ", ".join(story.skipped[:3]) + (", ..." if len(story.skipped) > 3 else "")
         out.append(f"{len(story.skipped)} unreadable samples were left out: {some}")

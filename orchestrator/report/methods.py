@@ -55,6 +55,7 @@ _KNOWN: dict[str, tuple[Kind, str]] = {
     "prototype": ("router", "module chosen by the nearest class mean"),
     "entropy": ("router", "the surest module answers"),
     "batch_entropy": ("order", "the published rule: one module for a whole batch of the test set"),
+    "batch_entropy_shuffled": ("order", "the published rule on a shuffled test set"),
     "oracle": ("upper bound", "told the true task of every sample"),
     "simplecil": ("baseline", "nearest class mean, no learning"),
     "slda": ("baseline", "shared-covariance Gaussian classifier, no modules"),

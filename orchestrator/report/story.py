@@ -56,6 +56,12 @@ class Story:
         self.cache: dict[str, int] = {}
         self.images: int | None = None
         self._learned: dict[int, TaskLearned] = {}
+        self._last = 0.0
+
+    @property
+    def elapsed(self) -> float | None:
+        """Seconds from the last start to the last event."""
+        return self._last - self.start.time if self.start else None
 
     def warn(self, message: str) -> None:
         """Keeps a warning for the report."""
@@ -63,6 +69,7 @@ class Story:
 
     def tell(self, event: Event) -> None:
         """Takes the next event of the log."""
+        self._last = event.time
         if isinstance(event, RunStarted):
             self._begin(event)
         elif isinstance(event, PartExtracted):

@@ -22,8 +22,13 @@ _TERMINAL_METRICS = (
     "gap_to_joint",
 )
 _STYLES = {"primary": "bold", "bound": "dim italic", "order": "yellow"}
-_STEP_WIDTH = 8
-_METRIC_WIDTH = 13
+_TITLES = {
+    "router": "LuCA, per sample",
+    "baseline": "baselines",
+    "order": "test-order dependent",
+    "lower bound": "lower bound",
+    "upper bound": "upper bounds",
+}
 
 
 def print_summary(
@@ -46,75 +51,77 @@ def print_report(data: ReportData, console: Console) -> None:
     if not data.methods:
         console.print(Text("No task has been evaluated, so there is nothing to show."))
         return
-    for table in tables(data, console.width):
+    for title, table in tables(data, console.width):
+        if title:
+            console.print(Text(title, style="bold"))
         console.print(table)
     for line in captions(data):
         console.print(Text(line, style="dim"))
 
 
-def tables(data: ReportData, width: int) -> list[Table]:
-    """Methods x (accuracy after each task, final, average incremental, routing, ...), in ``width`` characters.
+def tables(data: ReportData, width: int) -> list[tuple[str, Table]]:
+    """Titles and tables: methods x (accuracy after each task, final, average incremental, routing, ...), in ``width`` characters.
 
     What does not fit beside each other comes as two tables, and of many tasks some are shown.
     """
     metrics = [c for c in view.columns(data) if c.metric in _TERMINAL_METRICS]
-    used = sum(max((len(text) for text in texts), default=0) + 2 for texts in _texts(data))
-    room = max(1, (width - used) // _STEP_WIDTH)
-    beside = max(0, (width - used - _METRIC_WIDTH * len(metrics)) // _STEP_WIDTH)
-    earlier = list(range(data.learned - 1))  # the last step is the final accuracy
-    if len(earlier) <= beside:
-        return [_table(data, earlier, metrics, "")]
-    steps = _some(data.learned, room)
+    rows = view.step_rows(data)
+    steps = [
+        1 + max(len(str(step + 1)), *(len(row.cells[step] or "-") for row in rows))
+        for step in range(data.learned)
+    ]
+    names = [*(f" {row.name}" for row in rows), *(_TITLES[m.method.kind] for m in data.methods)]
+    room = width - 2 - max(len(name) for name in names)
+    # The last step is the final accuracy; "after" is over the first.
+    if sum(steps[:-1]) + 6 + sum(1 + _widest_word(column) for column in metrics) <= room:
+        return [("", _table(data, range(data.learned - 1), metrics))]
+    some = _some(steps, room)
     return [
-        _table(data, steps, [], "Accuracy over all classes seen, after each task (%)"),
-        _table(data, [], metrics, "After the last task"),
+        ("Accuracy over all classes seen, after each task (%)", _table(data, some, [])),
+        ("After the last task", _table(data, [], metrics)),
     ]
 
 
-def _texts(data: ReportData) -> tuple[list[str], list[str]]:
-    return [m.name for m in data.methods], [m.method.mark for m in data.methods]
+def _some(widths: Sequence[int], room: int) -> list[int]:
+    """As many of the steps as there is room for, evenly spread, with the first and the last."""
+    last = len(widths) - 1
+    for number in range(len(widths), 1, -1):
+        steps = sorted({round(i * last / (number - 1)) for i in range(number)})
+        if sum(widths[step] for step in steps) <= room:
+            return steps
+    return [last]
 
 
-def _some(steps: int, room: int) -> list[int]:
-    """At most ``room`` of the steps, evenly spread, with the first and the last."""
-    if steps <= room:
-        return list(range(steps))
-    if room < 2:
-        return [steps - 1]
-    return sorted({round(i * (steps - 1) / (room - 1)) for i in range(room)})
+def _heading(column: Column) -> str:
+    return f"{column.title} ({column.unit})"
 
 
-def _table(data: ReportData, steps: Sequence[int], metrics: list[Column], title: str) -> Table:
+def _widest_word(column: Column) -> int:
+    return max(len(word) for word in _heading(column).split())
+
+
+def _table(data: ReportData, steps: Sequence[int], metrics: list[Column]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title=title or None,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        header_style="bold",
-    )
+    table = Table(box=box.SIMPLE_HEAD, padding=0, header_style="bold")
     table.add_column("method", no_wrap=True)
     for step in steps:
         label = f"after {step + 1}" if metrics and step == steps[0] else str(step + 1)
         table.add_column(label, justify="right", no_wrap=True)
     for column in metrics:
-        table.add_column(Text(f"{column.title} ({column.unit})"), justify="right")
-    table.add_column("", no_wrap=True)
+        table.add_column(Text(_heading(column)), justify="right", min_width=_widest_word(column))
     by_name = {row.name: row for row in view.step_rows(data)}
     for group in view.groups(data, metrics):
+        table.add_row(Text(_TITLES[group.kind], style="underline"))
         for row in group.rows:
             cells = [*(by_name[row.name].cells[step] for step in steps), *row.cells]
             table.add_row(
-                Text(row.name),
-                *(Text("–" if cell is None else cell) for cell in cells),
-                Text(row.mark),
+                Text(f" {row.name}"),
+                *(Text("-" if cell is None else cell) for cell in cells),
                 style=_STYLES.get(row.css),
             )
-        table.add_section()
     return table
 
 

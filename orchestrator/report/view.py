@@ -120,6 +120,7 @@ class Row:
 class Group:
     """Rows of one kind of method."""
 
+    kind: str
     title: str
     rows: tuple[Row, ...]
 
@@ -143,7 +144,7 @@ def groups(data: ReportData, shown: Sequence[Column] | None = None) -> tuple[Gro
             _row(data, m, [_cell(data, m, column) for column in shown]) for m in data.of_kind(kind)
         )
         if rows:
-            out.append(Group(title, rows))
+            out.append(Group(kind, title, rows))
     return tuple(out)
 
 
@@ -289,8 +290,10 @@ def costs(data: ReportData) -> list[tuple[str, str]]:
     if isinstance(hits, int) and isinstance(misses, int) and hits + misses:
         share = percent(hits / (hits + misses))
         text = f"{hits:,} of {hits + misses:,} feature parts were there already ({share} %)"
-        size = data.cache.get("bytes")
-        out.append(("feature cache", text + (f"; {size_text(size)}" if _is_number(size) else "")))
+        for key, what in (("bytes", ""), ("bytes_written", " written")):
+            if _is_number(size := data.cache.get(key)):
+                text += f"; {size_text(size)}{what}"
+        out.append(("feature cache", text))
     stored = data.parameters.get("stored", _total(data.tasks, "stored"))
     nonzero = data.parameters.get("nonzero", _total(data.tasks, "nonzero"))
     if _is_number(stored) and stored:
@@ -298,6 +301,10 @@ def costs(data: ReportData) -> list[tuple[str, str]]:
         if _is_number(nonzero):
             text += f", {nonzero:,} not zero ({percent(nonzero / stored)} %)"
         out.append(("module parameters", text))
+    dense, sparse = data.parameters.get("dense_bytes"), data.parameters.get("stored_bytes")
+    if _is_number(sparse) and sparse:
+        text = size_text(sparse) + (f" ({size_text(dense)} if dense)" if _is_number(dense) else "")
+        out.append(("modules on disk", text))
     return out
 
 

@@ -37,7 +37,7 @@ class TensorboardTracker:
         elif isinstance(event, TaskLearned):
             if not event.cached:
                 for epoch, loss in enumerate(event.losses, start=1):
-                    self._scalar(f"loss/task {event.task:03d}", loss, epoch)
+                    self._scalar(f"loss/task-{event.task:03d}", loss, epoch)
                 self._scalar("learning/seconds", event.seconds, event.task)
             self._scalar("parameters/stored", event.stored_parameters, event.task)
             self._scalar("parameters/nonzero", event.nonzero_parameters, event.task)

@@ -174,7 +174,7 @@ class WandbSession:
 def wandb_id(name: str) -> str:
     """A W&B id made of a name: at most 64 characters of those that W&B allows, and no two names alike."""
     safe = re.sub(r"[^A-Za-z0-9_.-]", "-", name)
-    if safe == name and len(safe) <= 64:
+    if safe == name and 0 < len(safe) <= 64:
         return safe
     return f"{safe[:51]}-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:12]}"
 

@@ -30,6 +30,7 @@ from orchestrator.tracking.wandb_session import WandbSession, wandb_id
 
 Notify = Callable[[str, Literal["info", "warning"]], None]
 
+_DEFAULT_HOSTS = {"api.wandb.ai", "api.forge.coreweave.com"}  # of one version of W&B or another
 _HANDLED = (RunStarted, TaskLearned, VersionCommitted, TaskEvaluated, RunFinished)
 
 
@@ -116,13 +117,12 @@ class WandbTracker:
         import wandb
 
         mode = wanted_mode(self._settings)
-        if mode == "online" and not has_credentials():
+        if mode == "online" and not (has_credentials() or wandb.api.api_key):
             mode = "offline"
-            if self._settings.mode == "online":
-                self._notify(
-                    "W&B: no API key was found, so the run is recorded offline; run `wandb login` first",
-                    "warning",
-                )
+            self._notify(
+                "W&B: no API key was found, so the run is recorded offline; run `wandb login` first",
+                "warning",
+            )
         run = None
         if mode == "online":
             try:
@@ -193,11 +193,12 @@ def has_credentials() -> bool:
     """Whether W&B would find an API key (environment or netrc file).  The key itself is not kept."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    host = urlparse(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    own = os.environ.get("WANDB_BASE_URL")
+    hosts = {urlparse(own).netloc} if own else _DEFAULT_HOSTS
     candidates = [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"]
     for path in (Path(name).expanduser() for name in candidates if name):
         with contextlib.suppress(OSError, netrc.NetrcParseError, UnicodeDecodeError):
-            if path.is_file() and host in netrc.netrc(str(path)).hosts:
+            if path.is_file() and hosts & set(netrc.netrc(str(path)).hosts):
                 return True
     return False
 
