@@ -18,7 +18,8 @@ from torch import Tensor
 from workers.errors import DataError
 
 MATERIALISE_BYTES = 256 * 2**20
-BLOCK_BYTES = 32 * 2**20
+BLOCK_BYTES = 16 * 2**20
+PASS_BYTES = 2 * 2**20
 
 
 class FeatureView(Protocol):
@@ -68,8 +69,8 @@ class ViewReader:
             torch.index_select(self._whole, 0, rows.to(self._device), out=out)
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """All rows in order, in blocks of bounded size."""
-        size = max(1, BLOCK_BYTES // (self.width * 4))
+        """All rows in order, in blocks small enough for a cache."""
+        size = max(1, PASS_BYTES // (self.width * 4))
         for start in range(0, self.length, size):
             rows = slice(start, min(start + size, self.length))
             if self._whole is None:

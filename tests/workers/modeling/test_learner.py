@@ -211,6 +211,7 @@ def test_large_views_are_read_in_blocks_with_the_same_result(monkeypatch):
     whole = learn(features, labels)
     monkeypatch.setattr(batches, "MATERIALISE_BYTES", 0)
     monkeypatch.setattr(batches, "BLOCK_BYTES", 32 * 24 * 4)
+    monkeypatch.setattr(batches, "PASS_BYTES", 32 * 24 * 4)
     view = RecordingView(features)
     blocked = learn(view, labels)
     assert max(view.gathers) == 32
