@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from orchestrator.tracking import TrackingSettings
 from pipelines.cluster import ClusterSettings
+from pipelines.search import SearchSettings
 from pipelines.stream import StreamSettings
 from workers.modeling.backbone import BackboneSettings
 from workers.modeling.evaluation_settings import EvaluationSettings
@@ -59,6 +60,7 @@ class Experiment(Settings):
     whitening: Literal["none", "first_task"] = "none"
     evaluation: EvaluationSettings = EvaluationSettings()
     gate: GateSettings = GateSettings()
+    search: SearchSettings = SearchSettings()
     tracking: TrackingSettings = TrackingSettings()
     cluster: ClusterSettings = ClusterSettings()
 

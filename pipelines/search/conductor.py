@@ -1,0 +1,220 @@
+"""Conducts a sweep: hands out trials, takes what came of them, and keeps both in the ledger.  No Ray in here.
+
+The published recipe is trial 0.  What a former invocation proposed and did not end comes next, then new proposals,
+until there are as many trials as asked for or the space has no further point.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipelines.search.ledger import SweepLedger, TrialRecord
+from pipelines.search.proposals import Proposals
+from pipelines.search.trial_report import TrialReport
+from pipelines.search.trial_settings import TrialSettings
+from workers.errors import SettingsError
+
+_ATTEMPTS = 100
+"""Proposals in a row that are all known already, after which the space counts as exhausted."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A trial to be run."""
+
+    record: TrialRecord
+    settings: TrialSettings
+
+
+Resolve = Callable[[Mapping[str, Any]], TrialSettings]
+"""Settings by dotted key to what a trial needs; raises SettingsError where they do not work."""
+
+
+class Conductor:
+    """One sweep.
+
+    Args:
+        ledger: records of this and former invocations.
+        proposals: what to try.
+        resolve: turns proposals into settings.
+        published: dotted settings of the published recipe, as ``resolve`` takes them.
+        trials: how many trials there shall be.
+        tasks: tasks of the stream.
+        identity: what else decides a trial's result, such as seeds.
+        changed: told every record that changes.
+    """
+
+    def __init__(
+        self,
+        ledger: SweepLedger,
+        proposals: Proposals,
+        resolve: Resolve,
+        *,
+        published: Mapping[str, Any],
+        trials: int,
+        tasks: int,
+        identity: str,
+        changed: Callable[[TrialRecord], None] | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._proposals = proposals
+        self._resolve = resolve
+        self._trials = trials
+        self._tasks = tasks
+        self._identity = identity
+        self._changed = changed
+        self._reports: dict[int, list[TrialReport]] = {}
+        self._records = {
+            number: record for number, record in ledger.read().items() if number < trials
+        }
+        self._waiting: deque[int] = deque()
+        self._exhausted = False
+        if 0 not in self._records:
+            self._propose(0, published, published=True)
+        for record in self.records:
+            if record.ended:
+                proposals.tell(record)
+            elif record.number not in self._waiting:
+                self._waiting.append(record.number)
+
+    @property
+    def records(self) -> list[TrialRecord]:
+        """All trials so far, by number."""
+        return [self._records[number] for number in sorted(self._records)]
+
+    @property
+    def total(self) -> int:
+        """How many trials there will be, as far as is known."""
+        return len(self._records) if self._exhausted else self._trials
+
+    @property
+    def ended(self) -> int:
+        """Trials with nothing left to do."""
+        return sum(record.ended for record in self._records.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do.  May write down proposals to find out."""
+        if self._waiting or any(record.status == "proposed" for record in self._records.values()):
+            return False
+        self._fill()
+        return not self._waiting
+
+    def next(self) -> Assignment | None:
+        """The next trial to run, or None when no more will come."""
+        while True:
+            if not self._waiting:
+                self._fill()
+            if not self._waiting:
+                return None
+            record = self._records[self._waiting.popleft()]
+            try:
+                settings = self._resolve(record.settings)
+            except SettingsError as error:
+                self._update(replace(record, status="failed", error=str(error)))
+                continue
+            if record.status != "proposed":
+                record = self._update(replace(record, status="proposed", error=""))
+            return Assignment(record, settings)
+
+    def report(self, number: int, report: TrialReport) -> None:
+        """Note a trial's report after one more task; one that begins again begins its curve again."""
+        reports = self._reports.setdefault(number, [])
+        if report.tasks <= len(reports):
+            reports.clear()
+        reports.append(report)
+
+    def end(self, number: int) -> TrialRecord:
+        """A trial ended with its last report: finished when it learned every task, else stopped."""
+        reports = self._reports.pop(number)
+        last = reports[-1]
+        return self._update(
+            replace(
+                self._records[number],
+                status="finished" if last.tasks == self._tasks else "stopped",
+                tasks=last.tasks,
+                validation_accuracy=_mean(last.whole),
+                accuracies=last.whole,
+                nonzero_parameters=round(last.nonzero),
+                stored_parameters=round(last.stored),
+                curve=tuple(_mean(report.seen) for report in reports),
+                seconds=sum(report.seconds for report in reports),
+            )
+        )
+
+    def failed(self, number: int, error: str) -> TrialRecord:
+        """A trial whose settings do not work."""
+        reports = self._reports.pop(number, [])
+        return self._update(
+            replace(
+                self._records[number],
+                status="failed",
+                error=error,
+                tasks=len(reports),
+                seconds=sum(report.seconds for report in reports),
+            )
+        )
+
+    def lost(self, number: int, error: str) -> TrialRecord:
+        """A trial whose process or data went away; it is learned again by the next invocation."""
+        self._reports.pop(number, None)
+        return self._update(replace(self._records[number], status="lost", error=error))
+
+    def retry_lost(self) -> None:
+        """Learn lost trials again in this invocation."""
+        for record in self.records:
+            if record.status in ("lost", "proposed") and record.number not in self._waiting:
+                self._waiting.append(record.number)
+
+    def _fill(self) -> None:
+        """Propose one more trial, unless there are enough or there is nothing new to try."""
+        number = max(self._records, default=-1) + 1
+        if self._exhausted or number >= self._trials:
+            return
+        known = {record.digest: record for record in self._records.values() if record.digest}
+        for attempt in range(_ATTEMPTS):
+            point = self._proposals.ask(number, attempt)
+            if point is None:
+                break
+            twin = known.get(self._digest(point))
+            if twin is None:
+                self._propose(number, point, published=False)
+                return
+            if twin.ended:
+                self._proposals.tell(replace(twin, settings=dict(point)))
+        self._exhausted = True
+
+    def _propose(self, number: int, settings: Mapping[str, Any], *, published: bool) -> None:
+        record = TrialRecord(
+            number=number,
+            settings=dict(settings),
+            digest=self._digest(settings),
+            published=published,
+        )
+        self._update(record)
+        self._waiting.append(number)
+
+    def _digest(self, settings: Mapping[str, Any]) -> str:
+        """Of the resolved settings; empty where they do not resolve."""
+        try:
+            resolved = self._resolve(settings).model_dump_json()
+        except SettingsError:
+            return ""
+        return hashlib.sha256(f"{self._identity}\n{resolved}".encode()).hexdigest()
+
+    def _update(self, record: TrialRecord) -> TrialRecord:
+        self._records[record.number] = record
+        self._ledger.put(record)
+        if record.ended and not record.published:
+            self._proposals.tell(record)
+        if self._changed is not None:
+            self._changed(record)
+        return record
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,302 @@
+"""Ray Tune around trials: runs them side by side in a few processes, and stops poor ones early.
+
+A thin adapter.  What to try and what came of it is the conductor's business, and its ledger is all that
+outlives this process: Tune's own files lie in a temporary folder and are never read back.
+
+No deadlock and no oversubscription: Tune runs at most ``concurrent`` trials, a trial reserves the CPUs of its threads
+and starts no actor of its own, and data shards are gone before the first one starts.  Processes are kept for the next
+trial, so Ray, torch and the features are loaded once a process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.search.conductor import Conductor
+from pipelines.search.data import SweepData, SweepPlan
+from pipelines.search.planning import grace_tasks
+from pipelines.search.settings import SearchSettings
+from pipelines.search.trial import Trial
+from pipelines.search.trial_report import TrialReport
+from pipelines.search.trial_settings import TrialSettings
+from workers.errors import ClusterError, FeatureCorruptionError, LucaError
+
+_ENVIRONMENT = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # an interrupt ends the command, as everywhere else
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneRun:
+    """How to run trials.
+
+    Attributes:
+        concurrent: trials at a time.
+        cpus: CPUs that each reserves.
+        folder: for Tune's own files, on this machine.
+        progress: told a trial's number and report after every task but its last.
+    """
+
+    concurrent: int
+    cpus: int
+    folder: Path
+    progress: Callable[[int, TrialReport], None]
+
+
+class TrialProcess:
+    """What a trial process does, whatever runs it: one trial after the other on the same features."""
+
+    def __init__(self, plan: SweepPlan) -> None:
+        from workers.runtime import prepare_process
+
+        prepare_process(plan.threads)
+        self._data = SweepData(plan)
+        self._settings: TrialSettings | None = None
+        self._trial: Trial | None = None
+
+    def begin(self, settings: str) -> None:
+        """Start a trial; ``settings`` is TrialSettings as JSON."""
+        self._settings = TrialSettings.model_validate_json(settings)
+        self._trial = None
+
+    def step(self) -> dict[str, Any]:
+        """One more task.
+
+        Returns:
+            ``report`` (JSON) and whether the trial is ``done``; or ``failed``, what is wrong with the settings; or
+            ``broken``, what is wrong with the features, which no setting can mend.
+        """
+        try:
+            if self._trial is None:
+                assert self._settings is not None
+                self._trial = Trial(self._settings, self._data)
+            report = self._trial.step()
+        except FeatureCorruptionError as error:
+            return {"broken": str(error), "done": True}
+        except LucaError as error:
+            return {"failed": str(error), "done": True}
+        except Exception as error:  # noqa: BLE001 - reported as this trial's failure; others go on
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(where.filename).name}:{where.lineno}"
+            return {"failed": f"{type(error).__name__} at {place}: {error}", "done": True}
+        return {"report": json.dumps(report.to_json()), "done": self._trial.finished}
+
+
+def run_trials(
+    conductor: Conductor, plan: SweepPlan, settings: SearchSettings, run: TuneRun
+) -> None:
+    """Run trials until the conductor has no more.  Ray must have been joined.
+
+    A trial whose settings do not work, or whose process dies again and again, is recorded as such and the others
+    go on.
+
+    Raises:
+        FeatureCorruptionError: cached features are gone or damaged; extract them again and call this again.
+        ClusterError: every trial lost its process.
+    """
+    broken: list[str] = []
+    lost: list[str] = []
+    before = conductor.ended
+    with _quiet():
+        from ray import tune
+
+        trainable = tune.with_parameters(_trainable(settings), plan=plan)
+        tuner = tune.Tuner(
+            tune.with_resources(trainable, {"cpu": float(run.cpus)}),
+            tune_config=tune.TuneConfig(
+                search_alg=_searcher(conductor, run.progress, broken),
+                scheduler=_scheduler(settings, plan.tasks),
+                num_samples=max(1, conductor.total),
+                max_concurrent_trials=run.concurrent,
+                reuse_actors=True,
+                trial_dirname_creator=lambda trial: f"trial_{trial.trial_id}",
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=str(run.folder),
+                stop=_stopper(broken),
+                failure_config=tune.FailureConfig(max_failures=settings.retries),
+                callbacks=[_losses(conductor, lost)],
+                verbose=0,
+            ),
+        )
+        tuner.fit()
+    if broken:
+        raise FeatureCorruptionError(broken[0])
+    if lost and conductor.ended == before:
+        raise ClusterError(f"no trial could be run: {lost[0]}; the same command tries again")
+
+
+def _trainable(settings: SearchSettings) -> Any:
+    from ray import tune
+
+    worth = settings.decade_worth if settings.objective == "pareto" else 0.0
+
+    class SweepTrial(tune.Trainable):  # type: ignore[misc]
+        """A trial as Tune runs it."""
+
+        def setup(self, config: dict[str, Any], plan: SweepPlan) -> None:
+            self.process = TrialProcess(plan)
+            self.process.begin(config["settings"])
+
+        def reset_config(self, new_config: dict[str, Any]) -> bool:
+            self.process.begin(new_config["settings"])
+            return True
+
+        def step(self) -> dict[str, Any]:
+            result = self.process.step()
+            if "report" in result:
+                report = TrialReport.from_json(json.loads(result["report"]))
+                result["score"] = score(report, decade_worth=worth)
+            return result
+
+    return SweepTrial
+
+
+def score(report: TrialReport, *, decade_worth: float) -> float:
+    """What trials are compared by before they end: the accuracy over the tasks seen, less ``decade_worth`` for every
+    power of ten of non-zero parameters, those of as many tasks in every trial that is compared."""
+    accuracy = sum(report.seen) / len(report.seen)
+    return accuracy - decade_worth * math.log10(max(1.0, report.nonzero))
+
+
+def _searcher(
+    conductor: Conductor, progress: Callable[[int, TrialReport], None], broken: list[str]
+) -> Any:
+    from ray.tune.search import Searcher
+
+    class ConductedSearch(Searcher):  # type: ignore[misc]
+        """Tune's questions and answers, passed on to the conductor."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.numbers: dict[str, int] = {}
+
+        def set_search_properties(self, *_: Any, **__: Any) -> bool:
+            return True
+
+        def suggest(self, trial_id: str) -> Any:
+            assignment = None if broken else conductor.next()
+            if assignment is None:
+                return Searcher.FINISHED
+            self.numbers[trial_id] = assignment.record.number
+            return {
+                "number": assignment.record.number,
+                "published": assignment.record.published,
+                "settings": assignment.settings.model_dump_json(),
+            }
+
+        def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+            if "report" in result:
+                report = TrialReport.from_json(json.loads(result["report"]))
+                conductor.report(self.numbers[trial_id], report)
+                progress(self.numbers[trial_id], report)
+
+        def on_trial_complete(
+            self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+        ) -> None:
+            number = self.numbers[trial_id]
+            if error:
+                return  # the callback below knows why
+            if result is None:
+                conductor.lost(number, "it was ended before its first task")
+            elif "broken" in result:
+                broken.append(result["broken"])
+                conductor.lost(number, result["broken"])
+            elif "failed" in result:
+                conductor.failed(number, result["failed"])
+            else:
+                conductor.report(number, TrialReport.from_json(json.loads(result["report"])))
+                conductor.end(number)
+
+        def save(self, checkpoint_path: str) -> None:
+            """The ledger has everything."""
+            Path(checkpoint_path).write_bytes(b"")
+
+        def restore(self, checkpoint_path: str) -> None:
+            """A sweep is continued from its ledger."""
+
+    return ConductedSearch()
+
+
+def _scheduler(settings: SearchSettings, tasks: int) -> Any:
+    """ASHA (Li et al., MLSys 2020) with tasks learned as the resource; the published recipe is never stopped."""
+    from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+
+    if not settings.early_stopping or tasks < 2:
+        return FIFOScheduler()
+
+    class SparingAsha(ASHAScheduler):  # type: ignore[misc]
+        """Lets the yardstick learn every task, whatever the others reach."""
+
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            action: str = super().on_trial_result(controller, trial, result)
+            return self.CONTINUE if trial.config["published"] else action
+
+    return SparingAsha(
+        time_attr="training_iteration",
+        metric="score",
+        mode="max",
+        max_t=tasks,
+        grace_period=grace_tasks(settings, tasks),
+        reduction_factor=settings.reduction_factor,
+    )
+
+
+def _stopper(broken: list[str]) -> Any:
+    from ray.tune import Stopper
+
+    class StopWhenBroken(Stopper):  # type: ignore[misc]
+        """Ends the round once features turned out damaged."""
+
+        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
+            return False
+
+        def stop_all(self) -> bool:
+            return bool(broken)
+
+    return StopWhenBroken()
+
+
+def _losses(conductor: Conductor, lost: list[str]) -> Any:
+    from ray.tune import Callback
+
+    class Losses(Callback):  # type: ignore[misc]
+        """Records trials whose process was lost more often than it may be begun again."""
+
+        def on_trial_error(self, *_: Any, trial: Any, **__: Any) -> None:
+            lines = [line.strip() for line in (trial.get_error() or "").splitlines()]
+            named = [line for line in lines if line and not line.startswith("Failure #")]
+            reason = named[0] if named else "it left no message"
+            lost.append(f"its process was lost ({reason[:300]})")
+            conductor.lost(trial.config["number"], lost[-1])
+
+    return Losses()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Tune without its own tables, loggers and files; what it would say is in the records."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    loggers = [logging.getLogger(name) for name in ("ray.tune", "ray.air", "ray.train")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
