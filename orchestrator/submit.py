@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
 import shlex
@@ -31,6 +32,11 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 PASSED_ON = re.compile(r"^(WANDB|LUCA)_\w+$")
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+NOISY_LOGGERS = (
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",
+    "ray._private.runtime_env.packaging",
+)
 STOPPED_EXIT_CODE = 143
 """What a shell reports for a process ended by SIGTERM, which is what stopping a job sends."""
 
@@ -191,6 +197,8 @@ def connect(url: str, seconds: float) -> Any:
     from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
+    for logger in NOISY_LOGGERS:
+        logging.getLogger(logger).setLevel(logging.WARNING)
     try:
         return JobSubmissionClient(url)
     except AuthenticationError as error:

@@ -24,6 +24,7 @@ ENVIRONMENT = {
     "RAY_DISABLE_MEMORY_MONITOR": "1",
     "WANDB_MODE": "offline",
     "OMP_NUM_THREADS": "1",
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
 
 
