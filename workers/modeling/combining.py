@@ -22,8 +22,8 @@ from torch import Tensor
 
 Combination = Literal["hard", "joint", "product"]
 
-# Tasks whose whole mass is below this share of the attained mass change nothing that float32 could show.
-NEGLIGIBLE = 1e-9
+# Share of the probability mass that may be left out: below the resolution of float32.
+NEGLIGIBLE = 1e-7
 
 
 @dataclass(frozen=True)
@@ -63,41 +63,51 @@ def sum_by_group(probs: Tensor, groups: Tensor, size: int) -> Tensor:
     return out.index_add_(1, groups, probs)
 
 
+def _peak_by_group(values: Tensor, groups: Tensor, size: int) -> Tensor:
+    """Largest value of each group of columns, [n, s] -> [n, size]; -inf for an empty group."""
+    peak = torch.full((values.shape[0], size), -torch.inf, dtype=torch.float64)
+    return peak.scatter_reduce_(1, groups.expand_as(values), values, "amax")
+
+
 def softmax_by_group(logits: Tensor, groups: Tensor, size: int) -> Tensor:
     """log-softmax of [n, s] within each group of columns [s], float64 [n, s]."""
     values = logits.to(torch.float64)
-    index = groups.expand_as(values)
-    peak = torch.full((values.shape[0], size), -torch.inf, dtype=torch.float64)
-    peak.scatter_reduce_(1, index, values, "amax")
-    shifted = values - peak[:, groups]
+    shifted = values - _peak_by_group(values, groups, size)[:, groups]
     total = sum_by_group(shifted.exp(), groups, size)
     return shifted - total.log()[:, groups]
 
 
 def log_sum_by_group(log_probs: Tensor, groups: Tensor, size: int) -> Tensor:
     """log of the summed probabilities of columns that share a group: [n, s] -> [n, size]."""
-    peak = log_probs.amax(dim=1, keepdim=True).clamp_min(-1e300)
-    return sum_by_group((log_probs - peak).exp(), groups, size).log() + peak
+    peak = _peak_by_group(log_probs, groups, size)
+    finite = peak.clamp_min(-1e300)
+    return sum_by_group((log_probs - finite[:, groups]).exp(), groups, size).log() + peak
 
 
 def candidates(combination: Combination, routing: Routing) -> Tensor:
-    """Which modules have to run to get a first, attained mass: bool [n, T].
+    """Which modules have to run first: bool [n, T].
 
-    For "hard" the best task; for "joint" every task whose mass is not negligible; for "product" the
-    best task first (see `further_candidates`).
+    For "hard" and "product" the best task (see `further_candidates` for the rest of a product); for
+    "joint" every task but a tail that is negligible.
     """
     log_probs = routing.task_log_probs
-    best = log_probs.amax(dim=1, keepdim=True)
     if combination == "joint" or (combination == "product" and routing.slot_log_probs is None):
-        return log_probs > best + torch.log(torch.tensor(NEGLIGIBLE, dtype=torch.float64))
+        return further_candidates(routing, log_probs.logsumexp(dim=1))
     chosen = torch.zeros_like(log_probs, dtype=torch.bool)
     return chosen.scatter_(1, log_probs.argmax(dim=1, keepdim=True), True)
 
 
 def further_candidates(routing: Routing, attained: Tensor) -> Tensor:
-    """Tasks that may still matter to a product whose first task attained the log mass [n]: bool [n, T]."""
-    log_floor = attained[:, None] + torch.log(torch.tensor(NEGLIGIBLE, dtype=torch.float64))
-    return routing.task_log_probs > log_floor
+    """Tasks that may still matter where the log mass ``attained`` [n] is certain: bool [n, T].
+
+    A task's final mass is at most its routing mass.  Left out are the least likely tasks, as many as
+    together hold no more than `NEGLIGIBLE` of the attained mass: whatever their modules say, no
+    probability changes by more than that share.
+    """
+    ascending = routing.task_log_probs.sort(dim=1)
+    tail = (ascending.values - attained[:, None]).exp().cumsum(dim=1)
+    matters = torch.zeros_like(tail, dtype=torch.bool)
+    return matters.scatter_(1, ascending.indices, tail > NEGLIGIBLE)
 
 
 def combine_local(

@@ -86,9 +86,18 @@ class RidgePath:
         return residual / self.samples / slack**2
 
     def choose(self) -> float:
-        """The candidate with the smallest GCV; the largest of them when none is defined."""
+        """The candidate with the smallest GCV among those with at most N/2 degrees of freedom.
+
+        Closer to interpolation, numerator and denominator of GCV both vanish and it can prefer fits that
+        are far too loose (with more random features than samples it often does).
+        """
         candidates = [self.absolute(relative) for relative in CANDIDATES]
-        scores = [self.generalised_cross_validation(penalty) for penalty in candidates]
+        scores = [
+            self.generalised_cross_validation(penalty)
+            if self.residual(penalty)[1] <= self.samples / 2
+            else float("inf")
+            for penalty in candidates
+        ]
         if not np.isfinite(scores).any():
             return candidates[-1]
         return candidates[int(np.argmin(scores))]
@@ -103,22 +112,17 @@ class RidgePath:
 
 @dataclass(frozen=True)
 class RidgeClassifier:
-    """Regression of one-hot slots on centred features, read as class probabilities.
-
-    The score of slot s estimates the indicator of s with residual variance v (the GCV estimate, averaged
-    over slots); under Gaussian residuals log p(s | x) is score_s / v up to a common constant.
+    """Regression of one-hot slots on centred features.
 
     Attributes:
         weights: float64 [p, s].
         bias: float64 [s]; -inf for a slot without samples.
         penalty: The lambda used, in the units of the Gram matrix.
-        variance: v.
     """
 
     weights: Tensor
     bias: Tensor
     penalty: float
-    variance: float
 
     @classmethod
     def fit(
@@ -150,17 +154,16 @@ class RidgeClassifier:
         weights = path.weights(chosen)
         bias = share - mean @ weights
         bias[counts == 0] = -np.inf
-        residual, freedom = path.residual(chosen)
-        slack = max(1e-2, 1.0 - freedom / samples)
-        variance = residual / samples / slack**2 / max(1, int(np.count_nonzero(counts)))
         return cls(
             weights=torch.from_numpy(np.ascontiguousarray(weights)),
             bias=torch.from_numpy(bias),
             penalty=chosen,
-            variance=max(variance, 1e-4),
         )
 
-    def log_posterior(self, features: Tensor, temperature: float = 1.0) -> Tensor:
-        """log p(slot | x), float64 [n, s], from features [n, p]."""
+    def log_posterior(self, features: Tensor, temperature: float = 0.1) -> Tensor:
+        """log p(slot | x), float64 [n, s], from features [n, p]: softmax of scores / temperature.
+
+        Scores estimate indicators, so that one temperature fits every problem.
+        """
         scores = features.to(torch.float64) @ self.weights + self.bias
-        return torch.log_softmax(scores / (self.variance * temperature), dim=-1)
+        return torch.log_softmax(scores / temperature, dim=-1)

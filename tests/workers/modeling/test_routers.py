@@ -129,8 +129,8 @@ def test_one_class_and_one_task_are_enough(router):
 def test_statistics_route_gaussian_classes_to_their_task(router):
     tensors = bank(TASKS)
     features, _, ids = stream()
-    found = predict(tensors, router, features)
-    assert (found.task_index == ids).double().mean() > 0.8
+    found = predict(tensors, router, features, combination="hard")
+    assert (found.task_index == ids).double().mean() > 0.9
 
 
 @pytest.mark.parametrize("router", STATISTICS)
@@ -172,14 +172,17 @@ def test_singular_statistics_still_route(router):
         )
         for statistics in tensors.statistics
     ]
-    found = predict(replace(tensors, statistics=tuple(one_each)), router, stream()[0])
+    singular = replace(tensors, statistics=tuple(one_each))
+    found = predict(singular, router, stream()[0], combination="hard")
     assert torch.isfinite(found.confidence).all()
     if router != "ridge":  # no cross-validation can predict a class that has one sample
         assert (found.task_index == stream()[2]).double().mean() > 0.8
 
 
 def test_random_features_route_and_are_refused_when_the_bank_lacks_them():
-    chosen = options(ridge={"random_features": 64})
+    chosen = EvaluationSettings.model_validate(
+        {"combination": "hard", "router_options": {"ridge": {"random_features": 64}}}
+    )
     features, _, ids = stream()
     for whitening in (False, True):
         tensors = bank(TASKS, random_features=64, whitening=whitening)
@@ -195,7 +198,7 @@ def test_lda_is_the_gaussian_classifier_with_the_pooled_covariance():
     tensors = bank(TASKS)
     features, _, _ = stream()
     shrinkage = 0.3
-    router = options(lda={"shrinkage": shrinkage}).fit_router("lda", tensors)
+    router = options(lda={"shrinkage": shrinkage, "temperature": 1.0}).fit_router("lda", tensors)
     from workers.modeling.routers import RouterInput
 
     found = router.route(RouterInput(raw=features, features=features)).slot_log_probs
@@ -217,8 +220,12 @@ def test_lda_can_weigh_classes_by_their_share_of_samples():
     heavy = tensors.statistics[0]
     heavy = heavy + heavy + heavy
     tensors = replace(tensors, statistics=(heavy, tensors.statistics[1]))
-    even = Predictor(tensors, options(lda={"prior": "uniform"}), "lda").class_log_probs(features)
-    shares = Predictor(tensors, options(lda={"prior": "counts"}), "lda").class_log_probs(features)
+    even = Predictor(
+        tensors, options(lda={"prior": "uniform", "temperature": 1}), "lda"
+    ).class_log_probs(features)
+    shares = Predictor(
+        tensors, options(lda={"prior": "counts", "temperature": 1}), "lda"
+    ).class_log_probs(features)
     odds = (shares[:, 0] - shares[:, 1]) - (even[:, 0] - even[:, 1])
     assert torch.allclose(odds, torch.full_like(odds, np.log(3.0)), atol=1e-6)
 
@@ -252,14 +259,20 @@ def test_generalised_cross_validation_from_sums_equals_that_from_samples():
         residual = np.sum((targets - hat @ targets) ** 2)
         expected = residual / len(x) / (1 - (np.trace(hat) + 1) / len(x)) ** 2
         assert path.generalised_cross_validation(penalty) == pytest.approx(expected, rel=1e-9)
-    scores = [path.generalised_cross_validation(path.absolute(c)) for c in CANDIDATES]
-    assert path.choose() == pytest.approx(path.absolute(CANDIDATES[int(np.argmin(scores))]))
+    chosen = path.choose()
+    for candidate in map(path.absolute, CANDIDATES):
+        if path.residual(candidate)[1] <= len(x) / 2:
+            best = path.generalised_cross_validation(chosen)
+            assert best <= path.generalised_cross_validation(candidate)
 
 
 def test_ridge_with_more_features_than_samples_avoids_interpolation():
     x, y = ridge_problem(samples_=20, width=60)
     classifier = RidgeClassifier.fit(y.T @ x, x.T @ x, y.sum(0).astype(np.int64))
-    assert classifier.penalty > 0
+    centred = x - x.mean(0)
+    gram = centred.T @ centred
+    hat = np.linalg.solve(gram + classifier.penalty * np.eye(60), gram)
+    assert np.trace(hat) + 1 <= 10 + 1e-6
     assert torch.isfinite(classifier.log_posterior(torch.from_numpy(x))).all()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from workers.modeling.baselines.base import (
@@ -18,7 +19,11 @@ from workers.settings import Settings
 
 
 class SldaSettings(Settings):
-    """`Slda` has no settings: its shrinkage is in closed form."""
+    """Settings of `Slda`; its shrinkage is in closed form."""
+
+    temperature: PositiveFloat = Field(
+        4.0, description="Divides log-likelihoods where a probability is asked for."
+    )
 
 
 class Slda(Baseline):
@@ -31,15 +36,16 @@ class Slda(Baseline):
     name = "slda"
     Options = SldaSettings
 
-    def __init__(self, context: BaselineContext) -> None:
+    def __init__(self, context: BaselineContext, options: SldaSettings) -> None:
+        self._temperature = options.temperature
         self._table = ClassTable(context.width)
         self._sums = RunningSums(context.width, self._table)
         self._classifier: SharedGaussian | None = None
 
     @classmethod
-    def create(cls, context: BaselineContext, options: SldaSettings) -> Slda:  # noqa: ARG003
+    def create(cls, context: BaselineContext, options: SldaSettings) -> Slda:
         """An untrained baseline."""
-        return cls(context)
+        return cls(context, options)
 
     def observe(self, features: Tensor, labels: Tensor, classes: Sequence[int]) -> None:
         """Adds the task's samples to the sums."""
@@ -54,4 +60,4 @@ class Slda(Baseline):
             self._classifier = SharedGaussian.fit(
                 self._sums.means, self._sums.within_scatter, self._sums.counts
             )
-        return self._table.decide(self._classifier.log_posterior(rows))
+        return self._table.decide(self._classifier.log_posterior(rows, self._temperature))

@@ -24,7 +24,13 @@ class LdaRouterSettings(Settings):
         "uniform",
         description="Prior of a slot: the same for all, or its share of training samples.",
     )
-    temperature: PositiveFloat = Field(1.0, description="Divides the log-likelihoods.")
+    temperature: PositiveFloat = Field(
+        4.0,
+        description=(
+            "Divides the log-likelihoods. Classes are heavier-tailed than Gaussians, so 1 is far too "
+            "sure; 4 gave the best calibrated posteriors on the validation splits of four streams."
+        ),
+    )
 
 
 class LdaRouter(Router):

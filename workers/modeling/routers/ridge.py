@@ -34,7 +34,11 @@ class RidgeRouterSettings(Settings):
         ),
     )
     temperature: PositiveFloat = Field(
-        1.0, description="Divides scores, after division by their residual variance."
+        0.1,
+        description=(
+            "Divides the regression's scores, which estimate indicators between 0 and 1; the default "
+            "gave the best calibrated posteriors on the validation splits of four streams."
+        ),
     )
 
 
