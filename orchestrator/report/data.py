@@ -107,9 +107,7 @@ def load_report(run_dir: results.RunDir) -> ReportData:
                 story.tell(event)
         except CorruptionError as error:
             story.warn(str(error))
-    summary: dict[str, Any] = {}
-    if storage.exists("summary.json"):
-        summary = results.read_summary(run_dir)
+    summary = _summary(run_dir, story)
     predictions = _predictions(run_dir)
     if story.start is None and not summary and predictions is None:
         raise StorageError(
@@ -170,7 +168,21 @@ def _status(story: Story, summary: Mapping[str, Any], *, complete: bool) -> str:
     """How the run stands; the report is written just before a run says that it has finished."""
     if story.finish:
         return story.finish.status
-    return str(summary.get("status") or ("finished" if summary and complete else "in progress"))
+    return str(
+        summary.get("status")
+        or ("finished" if "version" in summary and complete else "in progress")
+    )
+
+
+def _summary(run_dir: results.RunDir, story: Story) -> dict[str, Any]:
+    """The summary; of one from before the last start only what does not change as a run goes on."""
+    entry = Storage.open(run_dir).info("summary.json")
+    if entry is None:
+        return {}
+    summary = results.read_summary(run_dir)
+    if story.start is None or not entry.modified or entry.modified >= story.start.time:
+        return summary
+    return {key: summary[key] for key in ("methods", "primary", "scenario") if key in summary}
 
 
 def _predictions(run_dir: results.RunDir) -> pa.Table | None:

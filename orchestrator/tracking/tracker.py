@@ -60,6 +60,9 @@ class TrackingSettings(Settings):
     console: Literal["auto", "rich", "plain", "quiet"] = Field(
         "auto", description="auto: bars on a terminal, else plain lines; all on standard error"
     )
+    live_report: bool = Field(
+        True, description="keep report.html up to date while the run goes on, not only at its end"
+    )
     tensorboard: bool = Field(False, description="write TensorBoard files under the run's folder")
     wandb: WandbSettings = Field(default_factory=WandbSettings)
 
@@ -127,7 +130,7 @@ class CompositeTracker:
 def build_trackers(
     settings: TrackingSettings, run_dir: str | Path, *, console: bool = True
 ) -> CompositeTracker:
-    """The trackers of a run: JSON lines always, then console, TensorBoard and W&B as set.
+    """The trackers of a run: JSON lines always, then console, live report, TensorBoard and W&B as set.
 
     A run that is continued in the same folder continues its log and its W&B run.
 
@@ -146,6 +149,10 @@ def build_trackers(
 
         composite.add(console_tracker(settings.console))
     optional: dict[str, Any] = {}
+    if settings.live_report:
+        from orchestrator.report.live import LiveReport
+
+        composite.add(LiveReport(folder))
     if settings.tensorboard:
         from orchestrator.tracking.tensorboard import TensorboardTracker
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import time
 from html.parser import HTMLParser
 
 import numpy as np
@@ -13,9 +14,18 @@ import pytest
 
 from orchestrator import results
 from orchestrator.report import build_report, load_report, view
+from orchestrator.report.live import LiveReport
 from orchestrator.report.methods import describe
 from orchestrator.report.plots import PLOTS, draw
-from orchestrator.tracking import JsonlTracker, Notice, RunStarted, TaskLearned
+from orchestrator.tracking import (
+    JsonlTracker,
+    Notice,
+    RunStarted,
+    TaskEvaluated,
+    TaskLearned,
+    TrackingSettings,
+    build_trackers,
+)
 from tests.orchestrator.streams import METHODS, make_run
 from workers.errors import CorruptionError, StorageError
 
@@ -292,6 +302,31 @@ def test_a_summary_can_say_what_its_methods_are(tmp_path):
     assert data.primary == "entropy"
 
 
+def test_the_live_report_is_rebuilt_but_takes_little_of_the_time(tmp_path, monkeypatch):
+    make_run(tmp_path, tasks=4, upto=2)
+    now, built = [0.0], []
+
+    def build(run_dir, *, final):
+        built.append((now[0], final))
+        now[0] += 2.0
+
+    monkeypatch.setattr("orchestrator.report.files.build_report", build)
+    live = LiveReport(tmp_path, clock=lambda: now[0])
+    for _ in range(100):
+        live.handle(TaskEvaluated(0, 1, {}, 0.1))
+        now[0] += 1.0
+    assert [moment for moment, _ in built] == [0, 40, 80]
+    assert not any(final for _, final in built)
+
+
+def test_the_live_report_is_there_after_the_first_task(tmp_path):
+    make_run(tmp_path, tasks=4, upto=1)
+    settings = TrackingSettings(console="quiet", wandb={"mode": "disabled"})
+    with build_trackers(settings, tmp_path) as trackers:
+        trackers.handle(TaskEvaluated(0, 1, {}, 0.1))
+    assert "After 1 task of 4" in (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -348,3 +383,26 @@ def test_the_summary_wins_over_the_log(tmp_path):
     assert data.stages == {"features": 7.5}
     assert data.version == 12
     assert json.loads((tmp_path / "summary.json").read_text())["version"] == 12
+
+
+def test_a_summary_from_before_the_last_start_says_nothing_of_how_the_run_stands(tmp_path):
+    make_run(tmp_path, tasks=2)
+    results.write_summary(tmp_path, {"version": 99, "primary": "entropy"})
+    log = JsonlTracker(tmp_path / "events.jsonl")
+    later = time.time() + 60
+    log.handle(RunStarted("r", "n", "b", "s", [{"name": "t"}] * 2, {}, True, time=later))
+    log.close()
+    data = load_report(tmp_path)
+    assert data.version == 2
+    assert data.primary == "entropy"
+    assert data.status == "in progress"
+
+
+def test_the_report_written_just_before_the_end_says_finished(tmp_path):
+    make_run(tmp_path, tasks=2)
+    path = tmp_path / "events.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if "run_finished" not in line))
+    assert load_report(tmp_path).status == "in progress"
+    results.write_summary(tmp_path, {"version": 2})
+    assert load_report(tmp_path).status == "finished"
