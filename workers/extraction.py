@@ -231,11 +231,12 @@ class Extractor:
 
         if isinstance(ids, pa.ChunkedArray):
             ids = pa.concat_arrays(ids.chunks)
-        checked_features(ids, features)
-        with np.errstate(over="ignore"):
-            cast = features.astype(self._settings.dtype, copy=False)
-        cast = checked_features(ids, cast)
-        return FeaturePart(key, ids.cast(pa.string()), cast)
+        if features.dtype != self._settings.dtype:
+            # First as computed: a feature too large for float16 and one that was never finite differ.
+            checked_features(ids, features, hint="")
+            with np.errstate(over="ignore"):
+                features = features.astype(self._settings.dtype)
+        return FeaturePart(key, ids.cast(pa.string()), features)
 
     # -- computing -------------------------------------------------------------------------------------------
 

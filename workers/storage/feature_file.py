@@ -9,8 +9,6 @@ looked at before Arrow parses anything.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +25,8 @@ FORMAT = "luca-features-1"
 ID = "id"
 FEATURE = "feature"
 
-_ALGORITHM = b"xxh3:"
+_PREFIX = b"xxh3:"
 _UNSET = b"0" * 32
-_CHECKSUM = re.compile(rb"xxh3:([0-9a-f]{32})")
 _WINDOW = 4096
 """Head and tail of a file in which the two copies of the schema metadata lie."""
 
@@ -78,7 +75,7 @@ class FeaturePart:
 
     def to_table(self) -> pa.Table:
         """Columns ``id`` and ``feature`` sharing this part's memory, with the key in the schema's metadata."""
-        return _table(self.key, self.ids, self.features, _UNSET)
+        return _table(self.key, self.ids, self.features)
 
     @classmethod
     def from_table(cls, table: pa.Table) -> FeaturePart:
@@ -111,8 +108,10 @@ class FeaturePart:
         return cls(key, ids, features)
 
 
-def checked_features(ids: pa.Array, features: NDArray[Any]) -> NDArray[Any]:
-    """The features as a C-contiguous matrix.
+def checked_features(
+    ids: pa.Array, features: NDArray[Any], *, hint: str | None = None
+) -> NDArray[Any]:
+    """The features as a C-contiguous matrix; ``hint`` ends the message about a value that is not finite.
 
     Raises:
         DataError: not [n, d] floats for n ids, or a value is NaN or infinite (names the first sample).
@@ -125,7 +124,9 @@ def checked_features(ids: pa.Array, features: NDArray[Any]) -> NDArray[Any]:
         raise DataError(f"there are {len(features)} features for {len(ids)} sample ids")
     bad = _first_not_finite(features)
     if bad is not None:
-        hint = "; set features.dtype=float32" if features.dtype == np.float16 else ""
+        if hint is None:
+            hint = "; if it is too large for float16, set features.dtype=float32"
+            hint = hint if features.dtype == np.float16 else ""
         raise DataError(
             f"the feature of sample '{ids[bad].as_py()}' is NaN or infinite: check its file and the backbone{hint}"
         )
@@ -142,7 +143,7 @@ def _first_not_finite(features: NDArray[Any]) -> int | None:
     return int(np.argmax(rows)) if rows.any() else None
 
 
-def _table(key: PartKey, ids: pa.Array, features: NDArray[Any], checksum: bytes) -> pa.Table:
+def _table(key: PartKey, ids: pa.Array, features: NDArray[Any]) -> pa.Table:
     import pyarrow as pa
 
     n, width = features.shape
@@ -156,29 +157,10 @@ def _table(key: PartKey, ids: pa.Array, features: NDArray[Any], checksum: bytes)
             b"luca.backbone": key.backbone.encode(),
             b"luca.part": key.part.encode(),
             b"luca.view": str(key.view).encode(),
-            b"luca.checksum": _ALGORITHM + checksum,
+            b"luca.checksum": _PREFIX + _UNSET,
         },
     )
     return pa.Table.from_arrays([ids, column], schema=schema)
-
-
-def serialised(part: FeaturePart) -> pa.Buffer:
-    """The part's file with a checksum of zeros."""
-    import pyarrow as pa
-
-    table = part.to_table()
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_batch(_one_batch(table))
-    return sink.getvalue()
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    return pa.RecordBatch.from_arrays(
-        [_one_chunk(column) for column in table.columns], schema=table.schema
-    )
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -191,60 +173,85 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks)
 
 
-def _slots(view: memoryview) -> list[tuple[int, bytes]]:
-    """Where the checksum's digits stand, and what they are: once in the head's schema, once in the footer's."""
-    size = len(view)
-    found = [(m.start(1), m.group(1)) for m in _CHECKSUM.finditer(view[:_WINDOW])]
-    start = max(size - _WINDOW, 0)
-    for match in _CHECKSUM.finditer(view[start:]):
-        place = start + match.start(1)
-        if all(place != other for other, _ in found):
-            found.append((place, match.group(1)))
-    return found
+def file_pieces(part: FeaturePart) -> list[bytes | pa.Buffer]:
+    """The part's file as consecutive pieces; its arrays are not copied.
 
-
-def _checksum(view: memoryview, places: Sequence[int]) -> bytes:
-    """XXH3-128 of the bytes with the digits at ``places`` taken as zeros; 32 hex digits."""
+    Raises:
+        StorageError: the key is so long that the metadata does not lie where a reader looks for it.
+    """
+    import pyarrow as pa
     import xxhash
 
+    table = part.to_table()
+    batch = pa.RecordBatch.from_arrays(
+        [_one_chunk(column) for column in table.columns], schema=table.schema
+    )
+    sink = _Pieces()
+    with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), table.schema) as writer:
+        writer.write_batch(batch)
     state = xxhash.xxh3_128()
-    position = 0
-    for place in places:
-        state.update(view[position:place])
-        state.update(_UNSET)
-        position = place + len(_UNSET)
-    state.update(view[position:])
-    digits: str = state.hexdigest()
-    return digits.encode()
+    for piece in sink.pieces:
+        state.update(piece)
+    unset, digits = _PREFIX + _UNSET, _PREFIX + state.hexdigest().encode()
+    # Arrow hands over its own messages as bytes and the table's arrays as buffers: only the former are changed.
+    marked = [i for i, p in enumerate(sink.pieces) if isinstance(p, bytes) and unset in p]
+    if len(marked) != 2 or any(len(sink.pieces[i]) > _WINDOW // 2 for i in marked):
+        raise StorageError(f"the key {part.key} is too long for a feature file")
+    for i in marked:
+        sink.pieces[i] = sink.pieces[i].replace(unset, digits)
+    return sink.pieces
 
 
-def with_checksum(buffer: pa.Buffer) -> list[memoryview | bytes]:
-    """The file in pieces, the checksum's digits filled in."""
-    view = memoryview(buffer)
-    places = [place for place, _ in _slots(view)]
-    if len(places) != 2:
-        raise StorageError(
-            "a feature part's metadata does not fit its format: its key is too long or strange"
-        )
-    digits = _checksum(view, places)
-    first, second = places
-    end = len(digits)
-    return [
-        view[:first],
-        digits,
-        view[first + end : second],
-        digits,
-        view[second + end :],
-    ]
+class _Pieces:
+    """A file object that keeps what is written to it, uncopied."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Any] = []
+        self.closed = False
+        self._size = 0
+
+    def write(self, piece: bytes | pa.Buffer) -> int:
+        self.pieces.append(piece)
+        self._size += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def checksum_fault(buffer: pa.Buffer) -> str | None:
     """What is wrong with a file's bytes, or None when they match their checksum."""
+    import xxhash
+
     view = memoryview(buffer)
-    slots = _slots(view)
-    if len(slots) != 2 or slots[0][1] != slots[1][1]:
-        return f"its checksum is missing or damaged, {len(view)} bytes"
-    if _checksum(view, [place for place, _ in slots]) != slots[0][1]:
+    size = len(view)
+    tail_start = max(0, size - _WINDOW)
+    # The first copy stands before any id or feature, the last one behind them all.
+    head = bytes(view[:_WINDOW]).find(_PREFIX)
+    tail = bytes(view[tail_start:]).rfind(_PREFIX)
+    first, last = head + len(_PREFIX), tail_start + tail + len(_PREFIX)
+    end = len(_UNSET)
+    if head < 0 or tail < 0 or last < first + end or last + end > size:
+        return f"its checksum is missing, {size} bytes"
+    digits = bytes(view[first : first + end])
+    if digits != bytes(view[last : last + end]):
+        return "the two copies of its checksum differ"
+    state = xxhash.xxh3_128()
+    for piece in (
+        view[:first],
+        _UNSET,
+        view[first + end : last],
+        _UNSET,
+        view[last + end :],
+    ):
+        state.update(piece)
+    if state.hexdigest().encode() != digits:
         return "its bytes do not match its checksum"
     return None
 

@@ -25,9 +25,8 @@ from workers.storage.feature_file import (
     PartKey,
     checked_features,
     checksum_fault,
+    file_pieces,
     open_part,
-    serialised,
-    with_checksum,
 )
 from workers.storage.feature_set import FeatureSet
 from workers.storage.filesystem import Storage, check_relative
@@ -163,15 +162,14 @@ class FeatureCache:
         check_relative(key.path)
         id_array = pa.array(ids, pa.string()) if not isinstance(ids, pa.Array) else ids
         matrix = checked_features(id_array, features)
-        buffer = serialised(FeaturePart(key, id_array, matrix))
-        pieces = with_checksum(buffer)
+        pieces = file_pieces(FeaturePart(key, id_array, matrix))
 
         def write(file: BinaryIO) -> None:
             for piece in pieces:
                 file.write(piece)
 
         write_atomic(self.storage, key.path, write)
-        return int(buffer.size)
+        return sum(len(piece) for piece in pieces)
 
     def read(self, key: PartKey) -> FeaturePart:
         """A part, memory-mapped where the storage is local.
@@ -221,7 +219,7 @@ class FeatureCache:
         """What tells one version of a local file from another; None where bytes are fetched anew each time."""
         if not self.storage.is_local:
             return None
-        path = str(self.storage.local_path(key.path))
+        path = self.storage.full_path(key.path)
         try:
             status = os.stat(path)
         except OSError:

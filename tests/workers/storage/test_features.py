@@ -132,6 +132,17 @@ def test_a_cache_works_on_a_filesystem_that_cannot_be_mapped() -> None:
     assert cache.size().parts == 1
 
 
+def test_ids_that_look_like_a_checksum_do_no_harm(cache: FeatureCache) -> None:
+    ids = [f"xxh3:{'0' * 32}", f"xxh3:{'f' * 32}"]
+    cache.write(KEY, ids, matrix(2))
+    assert cache.read(KEY).ids.to_pylist() == ids
+
+
+def test_a_key_that_does_not_fit_the_files_head_is_refused(cache: FeatureCache) -> None:
+    with pytest.raises(StorageError, match="too long for a feature file"):
+        cache.write(PartKey("b" * 5000, "aa" * 16), names(20), matrix())
+
+
 def test_what_is_there_is_known_without_reading(cache: FeatureCache) -> None:
     other = PartKey(KEY.backbone, "ff" * 16)
     assert not cache.has(KEY)
