@@ -115,6 +115,30 @@ def predict(
     )
 
 
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of the experiment, for editors."""
+    from orchestrator.commands.schema import print_schema
+
+    print_schema()
+
+
+stream = typer.Typer(help="Look at the tasks of an experiment.", no_args_is_help=True)
+app.add_typer(stream, name="stream")
+
+
+@stream.command("show")
+def stream_show(
+    experiment: ExperimentArgument,
+    override: OverrideOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print tasks, classes, counts and digest, without touching a backbone or a bank."""
+    from orchestrator.commands.stream_show import show_stream
+
+    show_stream(experiment, override or [], as_json=as_json)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: user mistakes end in one sentence and exit code 2, an interrupt in 130."""
     sys.exit(guarded(lambda: app(args=arguments, standalone_mode=False)))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
+from orchestrator.commands.text import printable
 from workers.errors import SettingsError, StorageError
 
 if TYPE_CHECKING:
@@ -76,10 +77,10 @@ class TableWriter:
         """Writes one batch."""
         rows = [
             (
-                _printable(name),
-                _printable(label),
+                printable(name),
+                printable(label),
                 f"{confidence:.3f}",
-                _printable(task),
+                printable(task),
                 f"{routing:.3f}",
             )
             for name, label, confidence, task, routing in _rows(ids, predicted)
@@ -224,8 +225,3 @@ def _rows(ids: list[str], predicted: Predicted) -> Iterator[tuple[str, str, floa
         predicted.routing_confidence.tolist(),
         strict=True,
     )
-
-
-def _printable(text: str) -> str:
-    """Text from data without control characters, which could move a terminal's cursor."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
