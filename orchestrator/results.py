@@ -139,7 +139,9 @@ class PredictionRows:
             pa.DictionaryArray.from_arrays(codes, pa.array([method], pa.string())),
             column(after_task, 0, np.int32),
             column(task, 0, np.int32),
-            sample if isinstance(sample, pa.ChunkedArray) else pa.array(sample, pa.string()),
+            sample.cast(pa.string())
+            if isinstance(sample, (pa.Array, pa.ChunkedArray))
+            else pa.array(sample, pa.string()),
             column(label, 0, np.int32),
             column(predicted, 0, np.int32),
             column(routed_task, -1, np.int32),

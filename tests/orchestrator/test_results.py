@@ -80,6 +80,16 @@ def test_arrays_of_different_lengths_are_refused():
         )
 
 
+@pytest.mark.parametrize(
+    "sample",
+    [["a", "é"], pa.array(["a", "é"]), pa.chunked_array([["a"], ["é"]], pa.large_string())],
+)
+def test_sample_ids_may_be_a_list_or_any_arrow_column_of_text(sample):
+    rows = PredictionRows()
+    rows.add(method="m", after_task=0, task=0, sample=sample, label=[0, 1], predicted=[0, 0])
+    assert rows.table()["sample"].to_pylist() == ["a", "é"]
+
+
 def test_a_chunk_reads_back_as_it_was_written(tmp_path):
     table = small_rows().table()
     path = write_chunk(tmp_path, 1, table)
