@@ -379,15 +379,17 @@ def stacked(parts: list[FeaturePart]) -> np.ndarray:
     st.lists(st.integers(0, 10**6), max_size=40),
     st.sampled_from(["float32", "float16"]),
     st.sampled_from([0, 10**9]),
+    st.sampled_from([0, 6]),
 )
 def test_gathering_equals_indexing_the_stacked_parts(
-    sizes: list[int], picks: list[int], dtype: str, limit: int
+    sizes: list[int], picks: list[int], dtype: str, limit: int, grouped: int
 ) -> None:
     parts = [part(n, i, dtype=dtype) for i, n in enumerate(sizes)]
     whole = FeatureSet.concatenate(parts)
     rows = np.array([p % max(1, sum(sizes)) for p in picks if sum(sizes)], dtype=np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("workers.storage.feature_set.MATERIALISE_BELOW", limit)
+        patch.setattr("workers.storage.feature_set._ROWS_FOR_A_PART", grouped)
         out = whole.gather(rows)
     assert out.dtype == np.float32
     assert out.flags.c_contiguous
