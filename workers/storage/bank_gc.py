@@ -94,11 +94,15 @@ def _report(bank: Bank, keep_versions: int | None, *, dry_run: bool) -> GcReport
     pages = PageCache(bank.objects)
     for number in sorted(kept):
         try:
-            needed.update(ref.digest for ref in pages.references(bank.read_manifest(number)))
+            manifest = bank.read_manifest(number)
+            pages.tasks(manifest)
         except CorruptionError as error:
             raise CorruptionError(
                 f"version {number} cannot be read, so what it needs is unknown and nothing is removed: {error}"
             ) from error
+        needed.update(page.digest for page in manifest.pages)
+        needed.update(ref.digest for ref in manifest.shared.values())
+    needed.update(ref.digest for ref in pages.object_refs())
     removed = [*_versions(bank, kept), *_objects(bank, needed), *_temporaries(bank)]
     return GcReport(bank.name, dry_run, tuple(sorted(kept)), tuple(removed))
 

@@ -34,17 +34,20 @@ class PageCache:
             records += found
         return tuple(records)
 
-    def references(self, manifest: Manifest) -> Iterator[ObjectRef]:
-        """Everything that a version needs: pages, the objects of its tasks, shared objects.
+    def page(self, digest: str) -> tuple[TaskRecord, ...]:
+        """The records of one page.
 
         Raises:
-            CorruptionError: a page is missing or damaged.
+            CorruptionError: it is missing or damaged.
         """
-        yield from manifest.shared.values()
-        for page in manifest.pages:
-            yield ObjectRef(page.digest, page.size)
-        for record in self.tasks(manifest):
-            yield from record.objects.values()
+        self._read(iter((digest,)))
+        return self._pages[digest]
+
+    def object_refs(self) -> Iterator[ObjectRef]:
+        """The objects of all tasks on the pages read so far: what the versions given to :meth:`tasks` need."""
+        for records in self._pages.values():
+            for record in records:
+                yield from record.objects.values()
 
     def _read(self, digests: Iterator[str]) -> None:
         missing = [digest for digest in dict.fromkeys(digests) if digest not in self._pages]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from workers.errors import CorruptionError, LucaError
@@ -86,6 +87,7 @@ class _Verification:
             self._check_manifest(number)
         for number in self._manifests:
             self._check_content(number)
+        self._needed.update({ref.digest: ref.size for ref in self._pages.object_refs()})
         self._check_notes()
         self._check_refs()
         objects, size = self._check_objects()
@@ -139,10 +141,10 @@ class _Verification:
         try:
             tasks = self._pages.tasks(manifest)
         except CorruptionError:
-            return  # the page itself is reported with the objects
-        self._needed.update(
-            {ref.digest: ref.size for task in tasks for ref in task.objects.values()}
-        )
+            for page in manifest.pages:  # the damaged one is reported with the objects
+                with suppress(CorruptionError):
+                    self._pages.page(page.digest)
+            return
         digest = content_digest(
             backbone=manifest.backbone,
             settings=manifest.settings,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.workers.storage.bank_cases import draft, fill, quick_disk  # noqa: F401
 from workers.errors import CorruptionError
 from workers.storage.bank import Bank
+from workers.storage.bank_gc import collect_garbage
 from workers.storage.bank_json import is_digest
 from workers.storage.bank_verify import verify
 from workers.storage.bank_writer import BankWriter
@@ -127,6 +128,20 @@ def test_exchanged_objects_are_found(damaged: Path) -> None:
     one.write_bytes(other.read_bytes())
     damage_is_found(damaged, one)
     one.write_bytes(content)
+
+
+def test_a_damaged_page_hides_no_damage_behind_another(tmp_path: Path) -> None:
+    storage = Storage.open(str(tmp_path))
+    bank = fill(storage, tasks=9)
+    version = bank.load()
+    first, second = (page.digest for page in version.manifest.pages)
+    collect_garbage(bank, dry_run=False, keep_versions=1)
+    module = version.tasks[8].objects["module"].digest
+    for digest in (first, module):
+        storage.local_path(f"banks/b/objects/{digest}").write_bytes(b"x")
+    found = {os.path.basename(problem.file) for problem in verify(bank).problems}
+    assert found == {first, module}
+    assert second not in found
 
 
 def test_old_versions_are_verified_too(damaged: Path) -> None:
