@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pipelines.fleet import Fleet
     from workers.data_shard import FeatureOrigin
     from workers.extraction import PartResult
+    from workers.feature_rows import FeatureRows
     from workers.storage.features import PartKey
 
 
@@ -150,7 +151,7 @@ class Driver:
         plan = LearningPlan(
             requests=self._learn_request,
             headers=self._header,
-            keys=self._train_keys,
+            keys=self._learning_keys,
             first=p.learned,
             unified=e.learning.objective == "unified",
             whiten=e.whitening == "first_task",
@@ -187,6 +188,7 @@ class Driver:
         return LearnRequest(
             task=prepared.task.name,
             rows=self._rows(index, "train"),
+            validation=self._rows(index, "validation") if len(prepared.task.validation) else None,
             classes=prepared.task.classes,
             new_classes=prepared.new_classes,
             views=e.features.views,
@@ -207,7 +209,7 @@ class Driver:
             info=info,
         )
 
-    def _rows(self, index: int, split: str) -> Any:
+    def _rows(self, index: int, split: str) -> FeatureRows:
         rows = getattr(self._prepared.tasks[index].task, split)
         return self._prepared.plan.rows(rows, self._origin.key)
 
@@ -218,8 +220,10 @@ class Driver:
         rows = getattr(self._prepared.tasks[index].task, split)
         return self._features.keys(rows, views=False)
 
-    def _train_keys(self, index: int) -> list[tuple[int, PartKey]]:
-        return self._features.keys(self._prepared.tasks[index].task.train, views=True)
+    def _learning_keys(self, index: int) -> list[tuple[int, PartKey]]:
+        """What a trainer reads: training samples in all views, and validation samples."""
+        train = self._features.keys(self._prepared.tasks[index].task.train, views=True)
+        return train + self._keys(index, "validation")
 
     # -- before anything is learned --------------------------------------------------------------------------
 
@@ -287,9 +291,8 @@ class Driver:
     def _start(self, index: int) -> None:
         learning = self._learning
         assert learning is not None
-        self._features.need(index, self._train_keys(index), lambda: learning.learn(index))
-        for split in ("validation", "test"):
-            self._features.need(index, self._keys(index, split), lambda: None)
+        self._features.need(index, self._learning_keys(index), lambda: learning.learn(index))
+        self._features.need(index, self._keys(index, "test"), lambda: None)
 
     def _resume(self, index: int) -> None:
         """A task that the bank has: its module is there, and its predictions may be."""

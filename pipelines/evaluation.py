@@ -16,8 +16,8 @@ from pipelines.actors import ActorPool, Loop
 from pipelines.extraction import FeatureFlow
 from pipelines.fleet import Fleet
 from workers.bank_scoring import MethodPredictions, Scored, TestPart
-from workers.baseline_scoring import BaselineStateLostError, TrainPart
-from workers.errors import FeatureCorruptionError, LucaError
+from workers.baseline_scoring import TrainPart
+from workers.errors import FeatureCorruptionError, LucaError, StateLostError
 from workers.modeling.routers import ROUTERS
 
 if TYPE_CHECKING:
@@ -70,15 +70,23 @@ class EvaluationFlow:
         self._per_sample = tuple(r for r in plan.routers if r not in self._order_dependent)
         self._queue: list[_Pending] = []
         self._running: _Pending | None = None
-        self._told = 0
+        self._observed = 0
+        self._told: list[set[int]] = [set() for _ in self._singles]
+        self._featured: set[int] = set()
         self.module_scores = 0
         self.busy_seconds = 0.0
 
     def evaluate(self, after: int, version: int, done: Callable[[Scored], None]) -> None:
         """Score ``version`` on the tests of tasks 0..after once their features are there."""
         pending = _Pending(after, done)
-        pairs = [pair for task in range(after + 1) for pair in self._plan.keys(task)]
-        self._features.need(after, pairs, lambda: self._start(pending, version))
+        tasks = [task for task in range(after + 1) if task not in self._featured]
+        pairs = [pair for task in tasks for pair in self._plan.keys(task)]
+
+        def ready() -> None:
+            self._featured.update(tasks)
+            self._start(pending, version)
+
+        self._features.need(after, pairs, ready)
 
     def score(
         self,
@@ -89,37 +97,37 @@ class EvaluationFlow:
     ) -> None:
         """Score ``version`` with some routers on any samples, such as validation ones."""
         self._singles[0].submit(
-            lambda evaluator: evaluator.score.remote(version, list(parts), routers), done
+            lambda evaluator: evaluator.score_parts.remote(version, list(parts), routers), done
         )
 
     def _start(self, pending: _Pending, version: int) -> None:
-        tests = [self._plan.tests(task) for task in range(pending.after + 1)]
         if self._baselines is None:
             pending.baselines = {}
         else:
             self._queue.append(pending)
             self._next_baselines()
+        tasks = range(pending.after + 1)
         evaluators = len(self._singles)
-        asks: list[tuple[int, list[TestPart], tuple[str, ...], bool]] = []
+        asks: list[tuple[int, list[int], tuple[str, ...], bool]] = []
         if evaluators == 1:
-            asks.append((0, tests, self._plan.routers, True))
+            asks.append((0, list(tasks), self._plan.routers, True))
         else:
             if self._order_dependent:
-                asks.append((0, tests, self._order_dependent, True))
+                asks.append((0, list(tasks), self._order_dependent, True))
             for number in range(evaluators):
-                mine = [test for test in tests if test.task % evaluators == number]
+                mine = [task for task in tasks if task % evaluators == number]
                 if mine and self._per_sample:
                     asks.append((number, mine, self._per_sample, False))
         pending.left = len(asks)
-        for number, parts, routers, whole in asks:
-            self._ask(pending, version, number, parts, routers, whole=whole)
+        for number, chosen, routers, whole in asks:
+            self._ask(pending, version, number, chosen, routers, whole=whole)
 
     def _ask(
         self,
         pending: _Pending,
         version: int,
         number: int,
-        tests: Sequence[TestPart],
+        tasks: Sequence[int],
         routers: tuple[str, ...],
         *,
         whole: bool,
@@ -135,13 +143,19 @@ class EvaluationFlow:
             self._finish_if_whole(pending)
 
         def again() -> None:
-            self._ask(pending, version, number, tests, routers, whole=whole)
+            self._ask(pending, version, number, tasks, routers, whole=whole)
 
-        self._singles[number].submit(
-            lambda evaluator: evaluator.score.remote(version, list(tests), routers),
-            done,
-            self._on_corruption(pending.after, again),
-        )
+        def call(evaluator: Any) -> Any:
+            tests = self._untold(number, tasks)
+            return evaluator.score.remote(version, list(tasks), tests, routers)
+
+        self._singles[number].submit(call, done, self._on_failure(pending.after, number, again))
+
+    def _untold(self, number: int, tasks: Sequence[int]) -> dict[int, TestPart]:
+        """Test samples that an evaluator has not been told yet."""
+        new = [task for task in tasks if task not in self._told[number]]
+        self._told[number].update(new)
+        return {task: self._plan.tests(task) for task in new}
 
     def _next_baselines(self) -> None:
         if self._running is None and self._queue:
@@ -150,27 +164,25 @@ class EvaluationFlow:
 
     def _ask_baselines(self, pending: _Pending) -> None:
         assert self._baselines is not None
-        trains = {i: self._plan.trains(i) for i in range(self._told, pending.after + 1)}
-        tests = [self._plan.tests(task) for task in range(pending.after + 1)]
+        last = len(self._singles) - 1
+
+        def call(evaluator: Any) -> Any:
+            trains = {i: self._plan.trains(i) for i in range(self._observed, pending.after + 1)}
+            tasks = list(range(pending.after + 1))
+            return evaluator.baselines.remote(
+                pending.after, trains, tasks, self._untold(last, tasks)
+            )
 
         def done(value: tuple[dict[str, MethodPredictions], float]) -> None:
             pending.baselines, seconds = value
             self.busy_seconds += seconds
-            self._told = pending.after + 1
+            self._observed = pending.after + 1
             self._running = None
             self._finish_if_whole(pending)
             self._next_baselines()
 
-        def failed(error: LucaError) -> bool:
-            if isinstance(error, BaselineStateLostError):
-                self._told = 0
-                self._ask_baselines(pending)
-                return True
-            return self._on_corruption(pending.after, lambda: self._ask_baselines(pending))(error)
-
-        self._baselines.submit(
-            lambda actor: actor.baselines.remote(pending.after, trains, tests), done, failed
-        )
+        again = self._on_failure(pending.after, last, lambda: self._ask_baselines(pending))
+        self._baselines.submit(call, done, again)
 
     def _finish_if_whole(self, pending: _Pending) -> None:
         if pending.baselines is None or pending.left:
@@ -179,13 +191,23 @@ class EvaluationFlow:
         methods = {router: scored.methods[router] for router in self._plan.routers}
         pending.done(replace(scored, methods={**methods, **pending.baselines}))
 
-    def _on_corruption(self, after: int, again: Callable[[], None]) -> Callable[[LucaError], bool]:
+    def _on_failure(
+        self, after: int, number: int, again: Callable[[], None]
+    ) -> Callable[[LucaError], bool]:
+        """What can be mended: an evaluator that forgot, and feature parts that are damaged or gone."""
+
         def failed(error: LucaError) -> bool:
-            if not isinstance(error, FeatureCorruptionError):
-                return False
-            pairs = [pair for task in range(after + 1) for pair in self._plan.keys(task)]
-            self._features.again(after, pairs, again)
-            return True
+            if isinstance(error, StateLostError):
+                self._told[number].clear()
+                if number == len(self._singles) - 1:
+                    self._observed = 0
+                again()
+                return True
+            if isinstance(error, FeatureCorruptionError):
+                pairs = [pair for task in range(after + 1) for pair in self._plan.keys(task)]
+                self._features.again(after, pairs, again)
+                return True
+            return False
 
         return failed
 

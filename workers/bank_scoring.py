@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -111,10 +111,8 @@ class Scorer:
         self._scores = _ScoreMemory(memory)
         self._features: dict[tuple[str, ...], tuple[OpenRows, Tensor]] = {}
 
-    def score(
-        self, version: int, tests: Sequence[TestPart], routers: Sequence[str] | None = None
-    ) -> Scored:
-        """Predictions of the routers (default: all reported ones) for the samples of ``tests``, in order.
+    def score(self, version: int, tests: Sequence[TestPart], routers: Sequence[str]) -> Scored:
+        """Predictions of the routers for the samples of ``tests``, in their order.
 
         Raises:
             FeatureCorruptionError: a feature part has to be extracted again.
@@ -163,7 +161,7 @@ class Scorer:
         bank_labels = to_bank[labels]
         known = bank_labels >= 0
         methods: dict[str, MethodPredictions] = {}
-        for router in routers or self._settings.reported_routers:
+        for router in routers:
             made = Predictor(bank, self._settings, router).predict(
                 features,
                 task_ids=torch.from_numpy(tasks),
@@ -253,8 +251,3 @@ def _join(ids: Sequence[pa.Array]) -> pa.Array:
     import pyarrow as pa
 
     return pa.concat_arrays(list(ids))
-
-
-def merge_methods(first: Scored, others: Mapping[str, MethodPredictions]) -> Scored:
-    """``first`` with the predictions of more methods for the same samples."""
-    return Scored(first.task, first.sample, first.label, {**first.methods, **others}, first.seconds)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workers.bank_scoring import MethodPredictions, TestPart
-from workers.errors import LucaError
+from workers.errors import StateLostError
 from workers.feature_rows import FeatureRows, open_rows
 from workers.modeling.baselines import BASELINES, Baseline, BaselineContext
 from workers.modeling.evaluation_settings import EvaluationSettings
@@ -25,10 +25,6 @@ from workers.storage.filesystem import Storage
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class BaselineStateLostError(LucaError):
-    """The actor was restarted and does not know the earlier tasks; tell it all of them."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ class BaselineScorer:
             Predictions by baseline, and seconds.
 
         Raises:
-            BaselineStateLostError: earlier tasks are missing from ``trains``.
+            StateLostError: earlier tasks are missing from ``trains``.
             FeatureCorruptionError: a feature part has to be extracted again.
         """
         import torch
@@ -92,7 +88,7 @@ class BaselineScorer:
         while self._observed <= after:
             train = trains.get(self._observed)
             if train is None:
-                raise BaselineStateLostError(f"task {self._observed} was never observed")
+                raise StateLostError(f"task {self._observed} was never observed")
             data = open_rows(self._cache, train.rows)
             features = torch.from_numpy(data.features.gather(np.arange(len(data.labels))))
             if not self._baselines:

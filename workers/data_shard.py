@@ -46,7 +46,8 @@ class DataShardImpl:
         device: str,
         threads: int,
     ) -> None:
-        prepare_process(threads)
+        if reader.kind == "images":  # ready features need no torch
+            prepare_process(threads)
         self._settings = settings
         self._reader = reader
         self._storage = storage

@@ -47,5 +47,9 @@ class BankLockedError(BankError):
     """Another run is writing this bank; the message names the owner."""
 
 
+class StateLostError(LucaError):
+    """A restarted actor does not know what it was told before; its caller tells it again."""
+
+
 class ClusterError(LucaError):
     """The Ray cluster cannot be joined or cannot give what the run asks for."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workers.bank_scoring import MethodPredictions, Scored, Scorer, TestPart
 from workers.baseline_scoring import BaselineScorer, TrainPart
+from workers.errors import StateLostError
 from workers.runtime import prepare_process
 from workers.storage.filesystem import Storage
 
@@ -38,21 +39,55 @@ class EvaluatorImpl:
         prepare_process(threads)
         opened = Storage.open(storage)
         self._scorer = Scorer(opened, bank, class_names=class_names, settings=settings)
+        self._tests: dict[int, TestPart] = {}
         self._baselines = BaselineScorer(
             opened, settings=settings, seed=seed, luca=luca, learning=learning, tasks=tasks
         )
 
     def score(
-        self, version: int, tests: Sequence[TestPart], routers: tuple[str, ...] | None = None
+        self,
+        version: int,
+        tasks: Sequence[int],
+        tests: Mapping[int, TestPart],
+        routers: tuple[str, ...],
     ) -> Scored:
-        """Predictions of the routers for the samples of ``tests``."""
-        return self._scorer.score(version, tests, routers)
+        """Predictions of the routers for the test samples of ``tasks``.
+
+        ``tests`` holds what this evaluator was not told before; the rest it remembers.
+
+        Raises:
+            StateLostError: it was restarted and does not know some of the tests.
+        """
+        return self._scorer.score(version, self._known(tasks, tests), routers)
+
+    def score_parts(
+        self, version: int, parts: Sequence[TestPart], routers: tuple[str, ...]
+    ) -> Scored:
+        """Predictions for any samples, such as those of the validation split."""
+        return self._scorer.score(version, parts, routers)
 
     def baselines(
-        self, after: int, trains: Mapping[int, TrainPart], tests: Sequence[TestPart]
+        self,
+        after: int,
+        trains: Mapping[int, TrainPart],
+        tasks: Sequence[int],
+        tests: Mapping[int, TestPart],
     ) -> tuple[dict[str, MethodPredictions], float]:
-        """Let the baselines learn the tasks up to ``after`` and predict."""
-        return self._baselines.score(after, trains, tests)
+        """Let the baselines learn the tasks up to ``after`` and predict the test samples of ``tasks``.
+
+        Raises:
+            StateLostError: it was restarted and does not know earlier tasks.
+        """
+        return self._baselines.score(after, trains, self._known(tasks, tests))
+
+    def _known(self, tasks: Sequence[int], tests: Mapping[int, TestPart]) -> list[TestPart]:
+        self._tests.update(tests)
+        unknown = [task for task in tasks if task not in self._tests]
+        if unknown:
+            raise StateLostError(
+                f"this evaluator was never told the test samples of task {unknown[0]}"
+            )
+        return [self._tests[task] for task in tasks]
 
 
 def evaluator_class() -> Any:

@@ -30,6 +30,7 @@ class LearnInfo:
     """Facts about how a task was learned: for the log, and for the bank's record.
 
     Attributes:
+        threshold: magnitude below which parameters were set to zero after learning; 0 when none were.
         dense_bytes, stored_bytes: of the module, as plain arrays and in the form that is stored.
         seconds: wall time in the trainer; the only one that another run need not repeat.
     """
@@ -42,6 +43,7 @@ class LearnInfo:
     nonzero_parameters: int
     dense_bytes: int
     stored_bytes: int
+    threshold: float
     seconds: float = field(compare=False)
 
     def to_json(self) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class LearnRequest:
     Attributes:
         task: the task's name; with ``seed`` it decides all randomness.
         rows: the training samples, labels as global class indices.
+        validation: held-out samples on which a magnitude threshold is checked, or None.
         classes: global indices of the task's classes, ascending.
         new_classes: those of them that no earlier task had.
         views: augmented views to learn from; 0 learns from the test view.
@@ -43,6 +44,7 @@ class LearnRequest:
 
     task: str
     rows: FeatureRows
+    validation: FeatureRows | None
     classes: tuple[int, ...]
     new_classes: tuple[int, ...]
     views: int
@@ -97,14 +99,16 @@ def learn_task(
         WhitenedView(open_rows(cache, request.rows, view=v, tables=tables), white)
         for v in range(1, request.views + 1)
     ] or [test_view]
+    local = request.learning.objective == "local"
     common: dict[str, Any] = {
         "luca": request.luca,
         "learning": request.learning,
         "seed": request.seed,
         "task_key": request.task,
         "test_view": test_view,
+        "check": _check(cache, request, white, tables),
     }
-    if request.learning.objective == "local":
+    if local:
         labels = torch.from_numpy(np.searchsorted(request.classes, data.labels))
         learned = learn_local(views, labels, classes=len(request.classes), **common)
     else:
@@ -121,7 +125,6 @@ def learn_task(
     head = {"weight": learned.head.numpy(), "scale": learned.scale.numpy()}
     statistics = _statistics(data, request, white).to_arrays()
     objects = {"module": encoded, "statistics": statistics}
-    local = request.learning.objective == "local"
     if local:
         objects["head"] = head
     info = LearnInfo(
@@ -133,6 +136,7 @@ def learn_task(
         nonzero_parameters=nonzero_count(learned.module),
         dense_bytes=sum(a.nbytes for a in module.values()),
         stored_bytes=sum(a.nbytes for a in encoded.values()),
+        threshold=learned.threshold,
         seconds=time.perf_counter() - started,
     )
     return info, LearnedArrays(objects, None if local else head)
@@ -156,6 +160,24 @@ class WhitenedView:
         if self._whitening is None:
             return features
         return self._whitening.apply(torch.from_numpy(features)).numpy()
+
+
+def _check(
+    cache: FeatureCache,
+    request: LearnRequest,
+    whitening: Whitening | None,
+    tables: Mapping[PartKey, pa.Table] | None,
+) -> tuple[WhitenedView, Any] | None:
+    """Held-out samples for the accuracy check of a magnitude threshold; without any, training samples serve."""
+    import torch
+
+    if request.learning.threshold is None or request.validation is None:
+        return None
+    held_out = open_rows(cache, request.validation, tables=tables)
+    labels = held_out.labels
+    if request.learning.objective == "local":
+        labels = np.searchsorted(request.classes, labels)
+    return WhitenedView(held_out, whitening), torch.from_numpy(labels)
 
 
 def _statistics(
