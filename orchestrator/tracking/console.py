@@ -172,15 +172,23 @@ class _Story:
                 if learned.cached
                 else f" learned in {duration(learned.seconds)}"
             )
-        scores = []
-        for method, metrics in event.metrics.items():
-            value = metrics.get("accuracy", metrics.get("final_accuracy"))
-            if value is not None:
-                scores.append(f"{method} {100 * value:.1f} %")
+        scores = _scores(event.metrics)
         more = f", and {len(scores) - _MOST_METHODS} more" if len(scores) > _MOST_METHODS else ""
         told = ", ".join(scores[:_MOST_METHODS]) + more
         title = f"task {event.task + 1}{of}" + (f" {name!r}" if name else "")
         return f"{title}{how}; bank version {event.version}" + (f": {told}" if told else "")
+
+
+def _scores(metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Each method's accuracy; results first, and bounds and order dependence marked as such."""
+    from orchestrator.report.methods import KIND_TITLES, describe
+
+    kinds = list(KIND_TITLES)
+    methods = sorted((describe(name) for name in metrics), key=lambda m: kinds.index(m.kind))
+    values = {
+        m: metrics[m.name].get("accuracy", metrics[m.name].get("final_accuracy")) for m in methods
+    }
+    return [f"{m.title} {100 * value:.1f} %" for m, value in values.items() if value is not None]
 
 
 def progress_line(event: StageProgress) -> str:

@@ -145,19 +145,20 @@ class WandbSession:
 
     def _log_results(self) -> None:
         from orchestrator import results
+        from orchestrator.report.methods import describe
 
         predictions = results.read_predictions(self._run_dir, results.METRIC_COLUMNS)
-        matrix = self._wandb.Table(columns=["method", "after task", "on task", "accuracy"])
+        matrix = self._wandb.Table(columns=["method", "kind", "after task", "on task", "accuracy"])
         for method in results.method_names(predictions):
             values = results.accuracy_matrix(predictions, method)
             for after, on in np.argwhere(np.isfinite(values)).tolist():
-                matrix.add_data(method, after, on, float(values[after, on]))
+                matrix.add_data(method, describe(method).kind, after, on, float(values[after, on]))
         self._run.log({"tables/accuracy_matrix": matrix})
         final = results.metrics_from_predictions(predictions)
         names = sorted({name for metrics in final.values() for name in metrics})
-        table = self._wandb.Table(columns=["method", *names])
+        table = self._wandb.Table(columns=["method", "kind", *names])
         for method, metrics in final.items():
-            table.add_data(method, *(metrics.get(name) for name in names))
+            table.add_data(method, describe(method).kind, *(metrics.get(name) for name in names))
             for name, value in metrics.items():
                 self._run.summary[f"final/{method}/{name}"] = value
         self._run.log({"tables/metrics": table})

@@ -130,6 +130,8 @@ def test_final_numbers_are_those_of_the_report(offline):
     run_dir, found, _ = offline
     expected = results.metrics_from_predictions(results.read_predictions(run_dir))
     rows = {row.pop("method"): row for row in table(run_dir, found, "tables/metrics")}
+    kinds = {method: row.pop("kind") for method, row in rows.items()}
+    assert (kinds["oracle"], kinds["batch_entropy"]) == ("upper bound", "order")
     assert {
         m: {k: v for k, v in row.items() if v is not None} for m, row in rows.items()
     } == expected
