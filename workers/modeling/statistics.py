@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from workers.errors import BankError, DataError
-from workers.modeling.packing import pack_upper, packed_length
+from workers.modeling.packing import GramAccumulator, packed_length
 from workers.modeling.projection import ProjectionSpec, RandomProjection
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ class TaskStatistics:
     ) -> TaskStatistics:
         """Sums features [n, d] (any float type) with labels [n] in 0..classes-1.
 
-        Works class by class in chunks of 16 MiB, each accumulated in float64, so memory stays bounded
-        and a class's sums do not depend on the other classes.
+        Works in chunks of 16 MiB, accumulated in float64, so memory stays bounded; with granularity
+        "class" the sums of a class do not depend on the other classes.
 
         Raises:
             DataError: NaN or infinite features, labels out of range, or lengths that differ.
@@ -121,39 +121,36 @@ class TaskStatistics:
                 "statistics: the task has no training samples; remove it from the stream."
             )
         width = _width(features)
+        order = np.argsort(targets, kind="stable").astype(np.int64)
         counts = np.bincount(targets, minlength=classes).astype(np.int64)
         sums = np.zeros((classes, width))
         grams = np.zeros((classes if granularity == "class" else 1, packed_length(width)))
-        size = projection.spec.size if projection is not None else 0
-        projected_sums = np.zeros((classes, size))
-        projected_total = np.zeros((size, size))
-        total = np.zeros((width, width))
-        for position in range(classes):
-            rows = np.flatnonzero(targets == position)
-            if granularity == "class":
-                total = np.zeros((width, width))
-            for chunk in _chunks(features, rows, max(width, size)):
+        accumulator = GramAccumulator(width)
+        groups = np.split(order, np.cumsum(counts)[:-1]) if granularity == "class" else [order]
+        for position, rows in enumerate(groups):
+            for part, chunk in _chunks(features, rows, width):
                 block = chunk.astype(np.float64)
-                sums[position] += block.sum(axis=0)
-                total += block.T @ block
-                if projection is not None:
-                    projected = projection(torch.from_numpy(np.ascontiguousarray(chunk)))
-                    block = projected.numpy()
-                    projected_sums[position] += block.sum(axis=0)
-                    projected_total += block.T @ block
-            if granularity == "class":
-                grams[position] = pack_upper(total)
-        if granularity == "task":
-            grams[0] = pack_upper(total)
+                accumulator.add(block)
+                _add_by_class(sums, block, targets[part])
+            accumulator.pack_into(grams[position])
         if projection is None:
             return cls(counts=counts, sums=sums, gram=grams)
+        size = projection.spec.size
+        projected_sums = np.zeros((classes, size))
+        projected_gram = np.zeros(packed_length(size))
+        accumulator = GramAccumulator(size)
+        for part, chunk in _chunks(features, order, size):
+            block = projection(torch.from_numpy(np.ascontiguousarray(chunk))).numpy()
+            accumulator.add(block)
+            _add_by_class(projected_sums, block, targets[part])
+        accumulator.pack_into(projected_gram)
         return cls(
             counts=counts,
             sums=sums,
             gram=grams,
             projection=projection.spec,
             projected_sums=projected_sums,
-            projected_gram=pack_upper(projected_total),
+            projected_gram=projected_gram,
         )
 
     def __add__(self, other: TaskStatistics) -> TaskStatistics:
@@ -278,10 +275,18 @@ def _width(features: NDArray[Any] | Tensor | FeatureRows) -> int:
     return int(features.gather(np.zeros(1, dtype=np.int64)).shape[1])
 
 
+def _add_by_class(
+    sums: NDArray[np.float64], block: NDArray[np.float64], classes: NDArray[np.int64]
+) -> None:
+    """Adds rows of a block to the sums of their classes; ``classes`` [n] ascends."""
+    starts = np.flatnonzero(np.diff(classes, prepend=-1))
+    sums[classes[starts]] += np.add.reduceat(block, starts, axis=0)
+
+
 def _chunks(
     features: NDArray[Any] | Tensor | FeatureRows, rows: NDArray[np.int64], width: int
-) -> Iterator[NDArray[Any]]:
-    """Rows in chunks of bounded size, checked for NaN and infinity."""
+) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+    """Rows in chunks of bounded size, with their numbers, checked for NaN and infinity."""
     step = max(64, _CHUNK_BYTES // (8 * width))
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
@@ -291,10 +296,11 @@ def _chunks(
             chunk = features[part]
         else:
             chunk = features.gather(part)
-        if not np.isfinite(chunk).all():
-            bad = int(part[np.flatnonzero(~np.isfinite(chunk).all(axis=1))[0]])
+        finite = np.isfinite(chunk)
+        if not finite.all():
+            bad = int(part[np.flatnonzero(~finite.all(axis=1))].min())
             raise DataError(
                 f"statistics: the feature of sample {bad} holds NaN or infinite values; "
                 "check the backbone's precision or the feature file."
             )
-        yield chunk
+        yield part, chunk
