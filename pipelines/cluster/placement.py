@@ -205,7 +205,8 @@ def plan_actors(
     """How many actors of each kind, and what each reserves.
 
     Counts given in the settings are kept: on a joined cluster the run then waits until it can give
-    them.  Automatic counts are those that fit beside each other now, with at least one of each kind.
+    them.  Automatic counts are those that fit beside each other now, with at least one of each kind
+    and no more trainers than tasks in flight.
 
     Args:
         settings: the experiment's cluster settings.
@@ -256,7 +257,10 @@ def _plan_local(
     settings: ClusterSettings, resources: ClusterResources, shard_gpus: float
 ) -> ActorPlan:
     cpus = max(1, int(resources.cpus))
-    trainers = _count(settings.trainers, 1 if settings.gpus_per_trainer else max(1, cpus // 4))
+    trainers = _count(
+        settings.trainers,
+        1 if settings.gpus_per_trainer else min(settings.tasks_in_flight, max(1, cpus // 4)),
+    )
     evaluators = _count(settings.evaluators, 1)
     if shard_gpus:
         others = trainers * settings.gpus_per_trainer + evaluators * settings.gpus_per_evaluator
@@ -318,7 +322,7 @@ def _plan_joined(
         for _ in range(count):
             room.take(sizes[role])
     wished: dict[Role, int] = {
-        "trainer": min(8, int(cpus) // 4),
+        "trainer": min(settings.tasks_in_flight, int(cpus) // 4),
         "evaluator": min(4, int(cpus) // 16),
         "shard": int(min(resources.memory, 2**50) // SHARD_MEMORY),
     }
