@@ -7,14 +7,15 @@ that is already cached costs a look into the cache and nothing else.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workers.errors import BackboneError, CorruptionError, DataError
+from workers.errors import BackboneError, CorruptionError, DataError, LucaError
+from workers.picture_batches import PictureBatches, left_out
 from workers.storage.features import (
     FeatureCache,
     FeaturePart,
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from workers.samples import SampleReader
     from workers.storage.filesystem import Storage
 
-_READ_BYTES = 256 * 1024 * 1024
-"""About how many encoded bytes of a part are held in memory at once."""
+_GPU_DECODE_THREADS = 8
+"""Threads that decode ahead of a GPU when the settings do not say."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class _Work:
 class Extractor:
     """Extracts parts with one backbone on one device.
 
-    ``backbone`` is loaded when first needed: with a warm cache it never is, apart from its fingerprint.
+    Not safe for several threads at once: batches share a buffer.
     """
 
     def __init__(
@@ -123,8 +124,7 @@ class Extractor:
         self._seed = seed
         self._cache = FeatureCache(storage)
         self._batch_size = settings.batch_size
-        self._pixels: NDArray[np.uint8] | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self._batches: PictureBatches | None = None
         self._backbone: Backbone | None = None
         if reader.kind == "features":
             if settings.views:
@@ -144,9 +144,10 @@ class Extractor:
         self.backbone_key = cache_key(self._backbone.fingerprint, settings.dtype)
         threads = settings.decode_threads
         if threads is None:
-            threads = _gpu_decode_threads() if self._backbone.device.type == "cuda" else 0
-        if threads:
-            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
+            threads = _GPU_DECODE_THREADS if self._backbone.device.type == "cuda" else 0
+        self._batches = PictureBatches(
+            reader, self._backbone.transform, settings, seed=seed, threads=threads
+        )
 
     def _loaded(self, backbone: Backbone | BackboneSettings, device: str) -> Backbone:
         from workers.modeling.backbone import Backbone
@@ -182,35 +183,72 @@ class Extractor:
             DataError: more unreadable pictures than tolerated, NaN or infinite features; names the sample.
             StorageError: the cache cannot be written.
         """
+        result, part = self._extracted(request)
+        return result if part is None else self._stored(result, part)
+
+    def extract_many(self, requests: Iterable[PartRequest]) -> Iterator[PartResult]:
+        """The same, one after another; a part is written and synced while the next one is computed.
+
+        Every result is yielded when its part is in the cache.
+
+        Raises:
+            DataError, StorageError: as :meth:`extract`; the parts before the faulty one are yielded first.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="store") as writer:
+            pending: Future[PartResult] | None = None
+            for request in requests:
+                try:
+                    result, part = self._extracted(request)
+                except LucaError:
+                    if pending is not None:
+                        yield pending.result()
+                    raise
+                if pending is not None:
+                    yield pending.result()
+                pending = None
+                if part is None:
+                    yield result
+                else:
+                    pending = writer.submit(self._stored, result, part)
+            if pending is not None:
+                yield pending.result()
+
+    def _extracted(self, request: PartRequest) -> tuple[PartResult, FeaturePart | None]:
+        """A result, and the part that is still to be stored for it (None: it was cached)."""
         started = time.perf_counter()
         key = self.key(request)
         work = _Work()
         part = self._cached(key, request, work)
         if part is not None:
-            return PartResult(
+            result = PartResult(
                 key=key,
                 table=part.to_table(),
-                skipped=_left_out(request.samples, part),
+                skipped=left_out(request.samples, part),
                 seconds=time.perf_counter() - started,
                 notes=tuple(work.notes),
                 cached=True,
             )
+            return result, None
         features = self._compute(request, work)
         ids = request.samples.column("id").combine_chunks()
         if work.skipped:
-            kept = np.delete(np.arange(len(ids)), list(work.skipped))
-            ids = ids.take(kept)
+            ids = ids.take(np.delete(np.arange(len(ids)), list(work.skipped)))
         part = self._part(key, ids, features)
-        stored = self._cache.write(key, part.ids, part.features)
-        return PartResult(
+        result = PartResult(
             key=key,
             table=part.to_table(),
             images=work.images,
             skipped=tuple(work.skipped[row] for row in sorted(work.skipped)),
             seconds=time.perf_counter() - started,
             notes=tuple(work.notes),
-            stored_bytes=stored,
         )
+        return result, part
+
+    def _stored(self, result: PartResult, part: FeaturePart) -> PartResult:
+        started = time.perf_counter()
+        stored = self._cache.write(part.key, part.ids, part.features)
+        seconds = result.seconds + time.perf_counter() - started
+        return replace(result, stored_bytes=stored, seconds=seconds)
 
     # -- cache -----------------------------------------------------------------------------------------------
 
@@ -241,11 +279,12 @@ class Extractor:
     # -- computing -------------------------------------------------------------------------------------------
 
     def _compute(self, request: PartRequest, work: _Work) -> NDArray[Any]:
-        if self._backbone is None:
+        if self._batches is None:
             return self._ready(request)
         import torch
 
-        outputs = [self._embed(pixels, work) for pixels in self._batches(request, work)]
+        batches = self._batches.of(request.samples, request.view, work.skipped)
+        outputs = [self._embed(pixels, work) for pixels in batches]
         if not outputs:
             return np.empty((0, self.width), dtype=np.float32)
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -297,161 +336,6 @@ class Extractor:
             f"out of memory on {device} with {tried} pictures: goes on with batches of {self._batch_size}; "
             f"set features.batch_size={self._batch_size} to start there"
         )
-
-    # -- pictures --------------------------------------------------------------------------------------------
-
-    def _batches(self, request: PartRequest, work: _Work) -> Iterator[NDArray[np.uint8]]:
-        """uint8 batches [<= batch_size, h, w, 3] of the readable pictures, in the samples' order."""
-        rows = _Rows(request.samples)
-        if self._pool is None:
-            for first, encoded in self._reads(request.samples):
-                yield from self._decoded_here(first, encoded, rows, request.view, work)
-        else:
-            yield from self._decoded_ahead(rows, request, work)
-
-    def _reads(self, samples: pa.Table) -> Iterator[tuple[int, list[Any]]]:
-        """(row of the first, encoded pictures) in runs of whole batches that fit into memory."""
-        size = self._settings.batch_size
-        start = 0
-        while start < len(samples):
-            run = self._reader.read(samples.slice(start, size))
-            yield start, list(run)
-            start += len(run)
-            total = sum(len(one) if isinstance(one, (bytes, memoryview)) else 0 for one in run)
-            mean = max(1, total // max(1, len(run)))
-            batches = max(1, _READ_BYTES // (mean * self._settings.batch_size))
-            size = self._settings.batch_size * batches
-
-    def _decoded_here(
-        self, first: int, encoded: list[Any], rows: _Rows, view: int, work: _Work
-    ) -> Iterator[NDArray[np.uint8]]:
-        buffer = self._buffer()
-        filled = 0
-        for offset, one in enumerate(encoded):
-            try:
-                self._picture(one, rows, first + offset, view, buffer[filled])
-            except DataError as error:
-                self._skip(first + offset, error, work)
-                continue
-            filled += 1
-            if filled == len(buffer):
-                yield buffer
-                filled = 0
-        if filled:
-            yield buffer[:filled]
-
-    def _decoded_ahead(
-        self, rows: _Rows, request: PartRequest, work: _Work
-    ) -> Iterator[NDArray[np.uint8]]:
-        """The same batches, decoded by the pool while the backbone works on the batches before."""
-        assert self._pool is not None
-        pending: list[tuple[NDArray[np.uint8], list[tuple[int, Future[None]]]]] = []
-        try:
-            for first, encoded in self._reads(request.samples):
-                for start in range(0, len(encoded), self._settings.batch_size):
-                    batch = encoded[start : start + self._settings.batch_size]
-                    buffer = self._new_buffer(len(batch))
-                    jobs = [
-                        (
-                            first + start + i,
-                            self._pool.submit(
-                                self._picture, one, rows, first + start + i, request.view, buffer[i]
-                            ),
-                        )
-                        for i, one in enumerate(batch)
-                    ]
-                    pending.append((buffer, jobs))
-                    if len(pending) > 2:
-                        yield from self._finished(*pending.pop(0), work)
-            while pending:
-                yield from self._finished(*pending.pop(0), work)
-        finally:
-            for _, jobs in pending:
-                for _, job in jobs:
-                    job.cancel()
-
-    def _finished(
-        self, buffer: NDArray[np.uint8], jobs: list[tuple[int, Future[None]]], work: _Work
-    ) -> Iterator[NDArray[np.uint8]]:
-        good = []
-        for i, (row, job) in enumerate(jobs):
-            try:
-                job.result()
-            except DataError as error:
-                self._skip(row, error, work)
-            else:
-                good.append(i)
-        if good:
-            yield buffer if len(good) == len(jobs) else buffer[good]
-
-    def _picture(
-        self, data: Any, rows: _Rows, row: int, view: int, target: NDArray[np.uint8]
-    ) -> None:
-        from workers.modeling.images import decode
-        from workers.modeling.views import view_generator, write_pixels
-
-        assert self._backbone is not None
-        image = decode(data, rows.name(row), max_pixels=self._settings.max_pixels)
-        transform = self._backbone.transform
-        if view == 0:
-            write_pixels(transform.test(image), target)
-        else:
-            rng = view_generator(self._seed, rows.content[row], view)
-            write_pixels(transform.train(image, rng), target)
-
-    def _skip(self, row: int, error: DataError, work: _Work) -> None:
-        work.skipped[row] = str(error)
-        if len(work.skipped) > self._settings.tolerate_unreadable:
-            limit = self._settings.tolerate_unreadable
-            if limit == 0:
-                raise error
-            raise DataError(
-                f"{error} (and {limit} more before it: features.tolerate_unreadable={limit} is used up)"
-            ) from error
-
-    def _buffer(self) -> NDArray[np.uint8]:
-        if self._pixels is None:
-            self._pixels = self._new_buffer(self._settings.batch_size)
-        return self._pixels
-
-    def _new_buffer(self, size: int) -> NDArray[np.uint8]:
-        assert self._backbone is not None
-        transform = self._backbone.transform
-        return np.empty((size, transform.height, transform.width, 3), dtype=np.uint8)
-
-
-class _Rows:
-    """The columns of a part that pictures need, as Python values."""
-
-    def __init__(self, samples: pa.Table) -> None:
-        self.content: list[str] = samples.column("content").to_pylist()
-        self._ids: list[str] = samples.column("id").to_pylist()
-        self._locations: list[str] = samples.column("location").to_pylist()
-        self._rows: list[int] = samples.column("row").to_pylist()
-
-    def name(self, row: int) -> str:
-        """The file, and where it holds many samples, the sample's id and row as well."""
-        if self._rows[row] < 0:
-            return self._locations[row]
-        return f"{self._ids[row]} (row {self._rows[row]} of {self._locations[row]})"
-
-
-def _left_out(samples: pa.Table, part: FeaturePart) -> tuple[str, ...]:
-    if len(samples) == len(part):
-        return ()
-    there = set(part.ids.to_pylist())
-    rows = _Rows(samples)
-    return tuple(
-        f"image '{rows.name(row)}' was unreadable when its part was computed"
-        for row, sample in enumerate(samples.column("id").to_pylist())
-        if sample not in there
-    )
-
-
-def _gpu_decode_threads() -> int:
-    import os
-
-    return min(8, os.cpu_count() or 1)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

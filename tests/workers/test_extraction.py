@@ -223,6 +223,33 @@ def test_a_damaged_part_is_computed_again_and_said(make: Callable[..., Extractor
     assert make(Pictures(PICTURES)).extract(PartRequest(table(PICTURES))).cached
 
 
+def test_many_parts_come_out_as_they_do_one_by_one(make: Callable[..., Extractor]) -> None:
+    samples = table(PICTURES)
+    requests = [PartRequest(samples.slice(start, 4)) for start in (0, 4, 8)]
+    single = make(Pictures(PICTURES), root="single")
+    expected = [single.extract(request) for request in requests]
+    many = make(Pictures(PICTURES), root="many")
+    many.extract(requests[1])  # one of them is cached already
+    for result, other in zip(many.extract_many(requests), expected, strict=True):
+        assert result.key == other.key
+        assert result.table.equals(other.table)
+        assert many._cache.has(result.key)
+        assert result.images == (0 if result.cached else other.images)
+        assert result.stored_bytes == (0 if result.cached else other.stored_bytes)
+
+
+def test_a_fault_in_one_of_many_parts_leaves_those_before_it_cached(
+    make: Callable[..., Extractor],
+) -> None:
+    samples = table(PICTURES)
+    extractor = make(broken(9))
+    results = extractor.extract_many(PartRequest(samples.slice(start, 4)) for start in (0, 4, 8))
+    assert next(results).images == 4
+    assert next(results).images == 4
+    with pytest.raises(DataError, match="sample-09"):
+        next(results)
+
+
 # -- unreadable pictures -------------------------------------------------------------------------------------
 
 
@@ -258,8 +285,20 @@ def test_tolerated_pictures_are_left_out_counted_and_named(
     assert [s.partition("'")[2][:9] for s in again.skipped] == ["sample-00", "sample-05"]
 
 
+def test_threads_change_no_bit_when_pictures_are_left_out(make: Callable[..., Extractor]) -> None:
+    tables = [
+        make(broken(1), root=f"t{n}", tolerate_unreadable=1, batch_size=4, decode_threads=n)
+        .extract(PartRequest(table(PICTURES)))
+        .table
+        for n in (0, 2)
+    ]
+    assert tables[0].equals(tables[1])
+
+
 def test_one_picture_more_than_tolerated_is_one_too_many(make: Callable[..., Extractor]) -> None:
-    with pytest.raises(DataError, match=r"sample-07.*\(and 2 more before it.*tolerate_unreadable=2"):
+    with pytest.raises(
+        DataError, match=r"sample-07.*\(and 2 more before it.*tolerate_unreadable=2"
+    ):
         make(broken(0, 5, 7), tolerate_unreadable=2).extract(PartRequest(table(PICTURES)))
 
 
@@ -358,7 +397,7 @@ def test_other_faults_of_the_backbone_are_not_hidden(
 def test_large_files_are_read_a_few_batches_at_a_time(
     make: Callable[..., Extractor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.extraction._READ_BYTES", 4 * len(PICTURES[0]) + 100)
+    monkeypatch.setattr("workers.picture_batches.READ_BYTES", 4 * len(PICTURES[0]) + 100)
     reader = Pictures(PICTURES)
     make(reader, batch_size=2).extract(PartRequest(table(PICTURES)))
     assert max(reader.reads) <= 4

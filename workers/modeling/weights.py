@@ -200,6 +200,8 @@ def load_from_hub(name: str, options: Mapping[str, Any]) -> nn.Module:
     os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", "5")
     os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "15")
     timm = import_timm()
+    from safetensors import SafetensorError
+
     cfg = timm.models.get_pretrained_cfg(name)
     if cfg is None or not cfg.has_weights:
         published = timm.list_pretrained(f"{name.partition('.')[0]}*")[:3]
@@ -221,10 +223,11 @@ def load_from_hub(name: str, options: Mapping[str, Any]) -> nn.Module:
         )
     except _network_errors() as error:
         raise BackboneError(_unreachable(name, _first_line(error))) from error
-    except _MISFIT as error:
+    except (SafetensorError, pickle.UnpicklingError, EOFError, *_MISFIT) as error:
         raise BackboneError(
             f"the published weights of '{name}' cannot be loaded ({_first_line(error)}): set "
-            "backbone.weights=PATH to a local file, or leave backbone.image_size out"
+            "backbone.weights=PATH to a local file, leave backbone.image_size out, or delete "
+            f"{cached or 'the hub cache'} if it is damaged"
         ) from error
     return model
 

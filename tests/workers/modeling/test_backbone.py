@@ -289,6 +289,18 @@ def test_weights_in_the_hub_cache_need_no_network(
     assert hub.fingerprint == local.fingerprint
 
 
+def test_a_damaged_file_in_the_hub_cache_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cached = tmp_path / "model.safetensors"
+    cached.write_bytes(b"half a download")
+    monkeypatch.setattr(weights_module, "_cached_file", lambda cfg: str(cached))
+    refused(
+        r"cannot be loaded .* delete .*model\.safetensors if it is damaged",
+        name="vit_tiny_patch16_224",
+    )
+
+
 def test_a_name_without_published_weights_says_so() -> None:
     refused("no weights are published .* backbone.weights=PATH", name="vit_base_patch16_plus_240")
 
