@@ -116,6 +116,43 @@ def predict(
 
 
 @app.command()
+def init(
+    path: Annotated[
+        str,
+        typer.Argument(
+            help="A folder of images, a Parquet/Arrow file of images or features, a CSV that lists images, or CIFAR."
+        ),
+    ],
+    output: Annotated[
+        str | None, typer.Option(help="The experiment file; left out: named after the data.")
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="Left out: a published ViT-B, or the embedded one offline.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a commented experiment file for your own data."""
+    from orchestrator.commands.init import init_command
+
+    init_command(path, output=output, backbone=backbone, force=force)
+
+
+@app.command()
+def doctor(
+    experiment: ExperimentArgument = "demo",
+    override: OverrideOption = None,
+    as_json: JsonOption = False,
+    start_ray: Annotated[bool, typer.Option("--ray", help="Really join or start Ray.")] = False,
+) -> None:
+    """Check environment, storage, weights, W&B and Ray, and say what to do.  Exit code 1: something is wrong."""
+    from orchestrator.commands.doctor import doctor_command
+
+    raise typer.Exit(
+        doctor_command(experiment, override or [], start_ray=start_ray, as_json=as_json)
+    )
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON schema of the experiment, for editors."""
     from orchestrator.commands.schema import print_schema
