@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.commands.bank.app import bank
 from workers.errors import LucaError
 
 app = typer.Typer(
@@ -162,6 +163,7 @@ def schema() -> None:
 
 stream = typer.Typer(help="Look at the tasks of an experiment.", no_args_is_help=True)
 app.add_typer(stream, name="stream")
+app.add_typer(bank, name="bank")
 
 
 @stream.command("show")

@@ -30,8 +30,9 @@ class Assignment:
     settings: TrialSettings
 
 
-Resolve = Callable[[Mapping[str, Any]], TrialSettings]
-"""Settings by dotted key to what a trial needs; raises SettingsError where they do not work."""
+Resolve = Callable[[Mapping[str, Any], bool], TrialSettings]
+"""Settings by dotted key to what a trial needs, and whether they are the published recipe, which stands alone;
+raises SettingsError where they do not work."""
 
 
 class Conductor:
@@ -113,7 +114,7 @@ class Conductor:
                 return None
             record = self._records[self._waiting.popleft()]
             try:
-                settings = self._resolve(record.settings)
+                settings = self._resolve(record.settings, record.published)
             except SettingsError as error:
                 self._update(replace(record, status="failed", error=str(error)))
                 continue
@@ -180,7 +181,7 @@ class Conductor:
             point = self._proposals.ask(number, attempt)
             if point is None:
                 break
-            twin = known.get(self._digest(point))
+            twin = known.get(self._digest(point, published=False))
             if twin is None:
                 self._propose(number, point, published=False)
                 return
@@ -192,16 +193,16 @@ class Conductor:
         record = TrialRecord(
             number=number,
             settings=dict(settings),
-            digest=self._digest(settings),
+            digest=self._digest(settings, published=published),
             published=published,
         )
         self._update(record)
         self._waiting.append(number)
 
-    def _digest(self, settings: Mapping[str, Any]) -> str:
+    def _digest(self, settings: Mapping[str, Any], *, published: bool) -> str:
         """Of the resolved settings; empty where they do not resolve."""
         try:
-            resolved = self._resolve(settings).model_dump_json()
+            resolved = self._resolve(settings, published).model_dump_json()
         except SettingsError:
             return ""
         return hashlib.sha256(f"{self._identity}\n{resolved}".encode()).hexdigest()

@@ -10,6 +10,7 @@ from pydantic import (
     JsonValue,
     NonNegativeFloat,
     PositiveInt,
+    ValidationError,
     field_validator,
     model_validator,
 )
@@ -143,7 +144,9 @@ def _leaves(value: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, Any]]
                     f"{path}: a range has no {unknown[0]!r}; it has {', '.join(Range.model_fields)}"
                 )
             found += _leaves(domain, f"{path}.")
-        elif isinstance(domain, (Mapping, list, tuple, Range)):
+        elif isinstance(domain, Mapping):
+            found.append((path, _range(path, domain)))
+        elif isinstance(domain, (list, tuple, Range)):
             found.append((path, domain))
         else:
             raise ValueError(
@@ -151,3 +154,16 @@ def _leaves(value: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, Any]]
                 f"not {domain!r}"
             )
     return found
+
+
+def _range(path: str, data: Mapping[Any, Any]) -> Range:
+    try:
+        return Range.model_validate(dict(data))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "missing":
+            message = f"a range needs {problem['loc'][0]!r}"
+        elif problem["loc"]:
+            message = f"{problem['loc'][0]}: {message.lower()}, found {problem['input']!r}"
+        raise ValueError(f"{path}: {message}") from None

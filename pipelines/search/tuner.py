@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import os
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -128,6 +129,7 @@ def run_trials(
                 storage_path=str(run.folder),
                 stop=_stopper(broken),
                 failure_config=tune.FailureConfig(max_failures=settings.retries),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 callbacks=[_losses(conductor, lost)],
                 verbose=0,
             ),
@@ -180,15 +182,23 @@ def _searcher(
     class ConductedSearch(Searcher):  # type: ignore[misc]
         """Tune's questions and answers, passed on to the conductor."""
 
-        def __init__(self) -> None:
+        def __init__(
+            self,
+            conductor: Conductor,
+            progress: Callable[[int, TrialReport], None],
+            broken: list[str],
+        ) -> None:
             super().__init__()
+            self.conductor, self.progress, self.broken = conductor, progress, broken
             self.numbers: dict[str, int] = {}
+
+        __getstate__ = _nothing
 
         def set_search_properties(self, *_: Any, **__: Any) -> bool:
             return True
 
         def suggest(self, trial_id: str) -> Any:
-            assignment = None if broken else conductor.next()
+            assignment = None if self.broken else self.conductor.next()
             if assignment is None:
                 return Searcher.FINISHED
             self.numbers[trial_id] = assignment.record.number
@@ -201,8 +211,8 @@ def _searcher(
         def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
             if "report" in result:
                 report = TrialReport.from_json(json.loads(result["report"]))
-                conductor.report(self.numbers[trial_id], report)
-                progress(self.numbers[trial_id], report)
+                self.conductor.report(self.numbers[trial_id], report)
+                self.progress(self.numbers[trial_id], report)
 
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -211,15 +221,16 @@ def _searcher(
             if error:
                 return  # the callback below knows why
             if result is None:
-                conductor.lost(number, "it was ended before its first task")
+                self.conductor.lost(number, "it was ended before its first task")
             elif "broken" in result:
-                broken.append(result["broken"])
-                conductor.lost(number, result["broken"])
+                self.broken.append(result["broken"])
+                self.conductor.lost(number, result["broken"])
             elif "failed" in result:
-                conductor.failed(number, result["failed"])
+                self.conductor.failed(number, result["failed"])
             else:
-                conductor.report(number, TrialReport.from_json(json.loads(result["report"])))
-                conductor.end(number)
+                report = TrialReport.from_json(json.loads(result["report"]))
+                self.conductor.report(number, report)
+                self.conductor.end(number)
 
         def save(self, checkpoint_path: str) -> None:
             """The ledger has everything."""
@@ -228,7 +239,7 @@ def _searcher(
         def restore(self, checkpoint_path: str) -> None:
             """A sweep is continued from its ledger."""
 
-    return ConductedSearch()
+    return ConductedSearch(conductor, progress, broken)
 
 
 def _scheduler(settings: SearchSettings, tasks: int) -> Any:
@@ -261,13 +272,16 @@ def _stopper(broken: list[str]) -> Any:
     class StopWhenBroken(Stopper):  # type: ignore[misc]
         """Ends the round once features turned out damaged."""
 
+        def __init__(self, broken: list[str]) -> None:
+            self.broken = broken
+
         def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
             return False
 
         def stop_all(self) -> bool:
-            return bool(broken)
+            return bool(self.broken)
 
-    return StopWhenBroken()
+    return StopWhenBroken(broken)
 
 
 def _losses(conductor: Conductor, lost: list[str]) -> Any:
@@ -276,14 +290,33 @@ def _losses(conductor: Conductor, lost: list[str]) -> Any:
     class Losses(Callback):  # type: ignore[misc]
         """Records trials whose process was lost more often than it may be begun again."""
 
-        def on_trial_error(self, *_: Any, trial: Any, **__: Any) -> None:
-            lines = [line.strip() for line in (trial.get_error() or "").splitlines()]
-            named = [line for line in lines if line and not line.startswith("Failure #")]
-            reason = named[0] if named else "it left no message"
-            lost.append(f"its process was lost ({reason[:300]})")
-            conductor.lost(trial.config["number"], lost[-1])
+        def __init__(self, conductor: Conductor, lost: list[str]) -> None:
+            self.conductor, self.lost = conductor, lost
 
-    return Losses()
+        __getstate__ = _nothing
+
+        def on_trial_error(self, *_: Any, trial: Any, **__: Any) -> None:
+            reason = _why(trial)
+            self.lost.append(f"its process was lost: {reason[:300]}")
+            self.conductor.lost(trial.config["number"], self.lost[-1])
+
+    return Losses(conductor, lost)
+
+
+def _why(trial: Any) -> str:
+    """What Tune wrote down about the last loss of a process; it lies beside Tune's own files on this machine."""
+    path = trial.error_file
+    text = Path(path).read_text("utf-8", "replace") if path and Path(path).is_file() else ""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text.rpartition("Failure #")[2].partition("\n")[2])
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "it left no message"
+    return lines[-1] if lines[0].startswith("ray::") else lines[0]
+
+
+def _nothing(_: Any) -> dict[str, Any]:
+    """The state of objects that Tune pickles beside its own and that are never read back."""
+    return {}
 
 
 @contextmanager
