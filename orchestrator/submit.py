@@ -25,7 +25,8 @@ from typing import Any
 
 from orchestrator.experiment_files import load_experiment, preset_names
 from pipelines.cluster import check_kept_storage
-from pipelines.cluster.joining import check_reachable, code_root, packages
+from pipelines.cluster.joining import code_root, packages
+from pipelines.cluster.reaching import check_reachable
 from workers.errors import ClusterError, SettingsError
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"

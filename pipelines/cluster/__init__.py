@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
+from pipelines.cluster.capacity import Bundle, ClusterResources, NodeResources, unplaced
 from pipelines.cluster.joining import RayHandle, cluster_resources, join_ray
-from pipelines.cluster.placement import (
-    ActorPlan,
-    Bundle,
-    ClusterResources,
-    NodeResources,
-    RolePlan,
-    plan_actors,
-    unplaced,
-)
+from pipelines.cluster.placement import ActorPlan, RolePlan, plan_actors
 from pipelines.cluster.settings import ClusterSettings
 from pipelines.cluster.shared_storage import check_kept_storage, check_shared_storage
 from pipelines.cluster.waiting import wait_for_resources

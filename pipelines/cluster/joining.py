@@ -14,7 +14,6 @@ import os
 import shutil
 import signal
 import site
-import socket
 import sysconfig
 import tempfile
 import threading
@@ -24,7 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from pipelines.cluster.placement import ClusterResources, NodeResources
+from pipelines.cluster.capacity import ClusterResources, NodeResources
+from pipelines.cluster.reaching import check_reachable, check_speaks_grpc, first_line
 from pipelines.cluster.settings import MINIMUM_OBJECT_STORE, ClusterSettings
 from workers.errors import ClusterError
 
@@ -250,7 +250,7 @@ def _start_local(
         )
     except (RuntimeError, ValueError, OSError, ConnectionError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise ClusterError(f"a local Ray cannot be started: {_first_line(error)}") from error
+        raise ClusterError(f"a local Ray cannot be started: {first_line(error)}") from error
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -274,63 +274,6 @@ def _join(
     except (RuntimeError, ValueError, OSError, ConnectionError) as error:
         raise ClusterError(_joining_failure(way.address, error)) from error
     return RayHandle(way.how, context.address_info["gcs_address"])
-
-
-def check_reachable(
-    address: str, *, seconds: float, what: str = "Ray head (usually port 6379)"
-) -> None:
-    """Refuse an address at which nothing listens, within ``seconds``.
-
-    Args:
-        address: HOST:PORT, or 'auto', which is left to Ray.
-        seconds: how long to try.
-        what: what should listen there, for the message.
-
-    Raises:
-        ClusterError: the host is unknown or nothing answers on the port.
-    """
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
-    except (OSError, ValueError) as error:
-        raise ClusterError(
-            f"no {what} can be reached at {address}: {_first_line(error)}; is it up, is this its address, "
-            "and does a firewall stand between?"
-        ) from error
-
-
-HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-SETTINGS_FRAME = 4
-
-
-def check_speaks_grpc(address: str, *, seconds: float) -> None:
-    """Refuse a port where something else than a Ray head listens, which Ray itself finds out in minutes.
-
-    A gRPC server answers the HTTP/2 connection preface with a SETTINGS frame (RFC 9113, section 3.4).
-
-    Raises:
-        ClusterError: the server is silent or answers otherwise.
-    """
-    if address == "auto" or os.environ.get("RAY_USE_TLS", "0") not in ("0", ""):
-        return
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds) as connection:
-            connection.settimeout(seconds)
-            connection.sendall(HTTP2_PREFACE)
-            answer = connection.recv(9)
-    except OSError as error:
-        raise ClusterError(
-            f"what listens at {address} does not answer as a Ray head ({_first_line(error)}): give the "
-            "head's HOST:PORT, usually port 6379"
-        ) from error
-    if len(answer) < 4 or answer[3] != SETTINGS_FRAME:
-        raise ClusterError(
-            f"what listens at {address} is no Ray head: give the head's HOST:PORT, usually port 6379 (the "
-            "dashboard's port 8265 is for luca submit)"
-        )
 
 
 @contextlib.contextmanager
@@ -363,7 +306,7 @@ def _joining_failure(address: str, error: BaseException) -> str:
             "'ray start --head', give HOST:PORT, or leave the address out to start a local Ray"
         )
     return (
-        f"the Ray cluster at {address} cannot be joined: {_first_line(error)} (this machine must be one of "
+        f"the Ray cluster at {address} cannot be joined: {first_line(error)} (this machine must be one of "
         "its nodes; from elsewhere use: luca submit EXPERIMENT --address http://HEAD:8265)"
     )
 
@@ -433,8 +376,3 @@ def _shared_memory_free() -> int:
         return shutil.disk_usage("/dev/shm").free
     except OSError:
         return DEFAULT_OBJECT_STORE
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300].rstrip(".")

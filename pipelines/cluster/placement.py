@@ -12,14 +12,21 @@ rules keep it free of deadlocks:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pipelines.cluster.capacity import (
+    Bundle,
+    ClusterResources,
+    NodeResources,
+    Room,
+    amount,
+    unplaced,
+)
 from pipelines.cluster.settings import ClusterSettings, Count
 from workers.errors import ClusterError
 
-Role = Literal["shard", "trainer", "evaluator"]
+Role = Literal["shard", "trainer", "evaluator", "learner"]
 
 SHARD_MEMORY = 1536 * 2**20
 """Bytes a shard with a ViT-B/16 on the CPU takes with room to spare; bounds the automatic count only."""
@@ -30,44 +37,6 @@ THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-
-
-@dataclass(frozen=True)
-class NodeResources:
-    """What one alive node has in all (``cpus``, ``gpus``) and what of it is free now."""
-
-    id: str
-    host: str
-    cpus: float
-    gpus: float = 0.0
-    free_cpus: float = math.inf
-    free_gpus: float = math.inf
-    memory: float = math.inf
-
-    @property
-    def idle(self) -> tuple[float, float]:
-        """Free CPUs and GPUs."""
-        return min(self.cpus, self.free_cpus), min(self.gpus, self.free_gpus)
-
-
-@dataclass(frozen=True)
-class ClusterResources:
-    """The alive nodes.  ``local``: a Ray that this program started, on this machine alone."""
-
-    nodes: tuple[NodeResources, ...]
-    local: bool = False
-
-    @property
-    def cpus(self) -> float:
-        return sum(node.cpus for node in self.nodes)
-
-    @property
-    def gpus(self) -> float:
-        return sum(node.gpus for node in self.nodes)
-
-    @property
-    def memory(self) -> float:
-        return sum(node.memory for node in self.nodes)
 
 
 @dataclass(frozen=True)
@@ -89,23 +58,16 @@ class RolePlan:
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """CPUs and GPUs that must lie on one node."""
-
-    cpus: float
-    gpus: float = 0.0
-
-    def as_ray(self) -> dict[str, float]:
-        """Ray's resource names; zero amounts left out."""
-        return {k: v for k, v in (("CPU", self.cpus), ("GPU", self.gpus)) if v > 0}
-
-
-@dataclass(frozen=True)
 class ActorPlan:
-    """The actors of a run.  ``notes`` are sentences worth showing to the user."""
+    """The actors of a run.  ``notes`` are sentences worth showing to the user.
+
+    ``learners`` are the workers that Ray Train will start for the trainers when several learn one task
+    together; the trainers themselves then only wait and reserve nothing.
+    """
 
     shards: RolePlan
     trainers: RolePlan
+    learners: RolePlan | None
     evaluators: RolePlan
     spread: bool = False
     notes: tuple[str, ...] = field(default=())
@@ -126,63 +88,9 @@ class ActorPlan:
 
     def bundles(self) -> tuple[Bundle, ...]:
         """What must be free for all actors to start, the largest first; empty when nothing is reserved."""
-        bundles = [Bundle(p.num_cpus, p.num_gpus) for p in self.roles for _ in range(p.count)]
+        plans = [*self.roles, *([self.learners] if self.learners is not None else [])]
+        bundles = [Bundle(p.num_cpus, p.num_gpus) for p in plans for _ in range(p.count)]
         return tuple(sorted((b for b in bundles if b.as_ray()), key=lambda b: (-b.gpus, -b.cpus)))
-
-
-class _Room:
-    """Free capacity during packing; a GPU is a device, so that fractions never straddle two."""
-
-    def __init__(self, nodes: Iterable[NodeResources]) -> None:
-        self._cpus: list[float] = []
-        self._devices: list[list[float]] = []
-        for node in nodes:
-            cpus, gpus = node.idle
-            whole = int(gpus + 1e-9)
-            part = round(gpus - whole, 6)
-            self._cpus.append(cpus)
-            self._devices.append([1.0] * whole + ([part] if part > 0 else []))
-
-    @property
-    def cpus(self) -> float:
-        return sum(self._cpus)
-
-    @property
-    def gpus(self) -> float:
-        return sum(map(sum, self._devices))
-
-    @property
-    def largest_device(self) -> float:
-        return max((d for devices in self._devices for d in devices), default=0.0)
-
-    def take(self, bundle: Bundle) -> bool:
-        """Take the bundle from one node, if one can give it.
-
-        Nodes without a GPU are tried first for work that needs none, then those with most free CPUs,
-        which is about how Ray's own scheduler spreads actors.
-        """
-        order = sorted(
-            range(len(self._cpus)),
-            key=lambda i: (not bundle.gpus and bool(self._devices[i]), -self._cpus[i], i),
-        )
-        for i in order:
-            if self._cpus[i] + 1e-9 < bundle.cpus:
-                continue
-            devices = self._devices[i]
-            if bundle.gpus >= 1:
-                full = [j for j, d in enumerate(devices) if d >= 1 - 1e-9]
-                if len(full) < bundle.gpus:
-                    continue
-                for j in full[: int(bundle.gpus)]:
-                    devices[j] = 0.0
-            elif bundle.gpus > 0:
-                fitting = [j for j, d in enumerate(devices) if d + 1e-9 >= bundle.gpus]
-                if not fitting:
-                    continue
-                devices[min(fitting, key=lambda j: devices[j])] -= bundle.gpus
-            self._cpus[i] -= bundle.cpus
-            return True
-        return False
 
 
 def _options(num_cpus: float, num_gpus: float, threads: int) -> dict[str, Any]:
@@ -191,12 +99,6 @@ def _options(num_cpus: float, num_gpus: float, threads: int) -> dict[str, Any]:
         "num_gpus": num_gpus,
         "runtime_env": {"env_vars": {name: str(threads) for name in THREAD_VARIABLES}},
     }
-
-
-def unplaced(bundles: Sequence[Bundle], resources: ClusterResources) -> tuple[Bundle, ...]:
-    """The bundles for which no node has room now; empty when everything can start."""
-    room = _Room(resources.nodes)
-    return tuple(bundle for bundle in bundles if not room.take(bundle))
 
 
 def plan_actors(
@@ -231,12 +133,13 @@ def _gpus_per_shard(
         return settings.gpus_per_shard
     if not backbone or resources.gpus < 1e-9:
         return 0.0
-    room = _Room(resources.nodes)
+    room = Room(resources.nodes)
+    learners = _count(settings.trainers, 1) * settings.workers_per_task
     for count, gpus in (
-        (settings.trainers, settings.gpus_per_trainer),
-        (settings.evaluators, settings.gpus_per_evaluator),
+        (learners, settings.gpus_per_trainer),
+        (_count(settings.evaluators, 1), settings.gpus_per_evaluator),
     ):
-        for _ in range(1 if count == "auto" else count):
+        for _ in range(count):
             room.take(Bundle(0.0, gpus))
     if room.gpus < 1e-9:
         return 0.0
@@ -257,21 +160,24 @@ def _plan_local(
     settings: ClusterSettings, resources: ClusterResources, shard_gpus: float
 ) -> ActorPlan:
     cpus = max(1, int(resources.cpus))
+    together = settings.workers_per_task
+    alone = not settings.gpus_per_trainer and together == 1
     trainers = _count(
-        settings.trainers,
-        1 if settings.gpus_per_trainer else min(settings.tasks_in_flight, max(1, cpus // 4)),
+        settings.trainers, min(settings.tasks_in_flight, max(1, cpus // 4)) if alone else 1
     )
     evaluators = _count(settings.evaluators, 1)
     if shard_gpus:
-        others = trainers * settings.gpus_per_trainer + evaluators * settings.gpus_per_evaluator
+        others = trainers * together * settings.gpus_per_trainer
+        others += evaluators * settings.gpus_per_evaluator
         fitting = int((resources.gpus - others) / shard_gpus + 1e-6)
     else:
         in_memory = int(min(resources.memory, 2**50) // SHARD_MEMORY)
         fitting = min(cpus // settings.cpus_per_shard, in_memory)
     shards = _count(settings.shards, max(1, fitting))
+    share = math.floor(100 * resources.cpus / (trainers * together)) / 100
     plan = ActorPlan(
         RolePlan("shard", shards, 0.0, shard_gpus, settings.cpus_per_shard),
-        RolePlan("trainer", trainers, 0.0, settings.gpus_per_trainer, settings.cpus_per_trainer),
+        *_trainers(settings, trainers, 0.0 if together == 1 else min(1.0, share)),
         RolePlan(
             "evaluator", evaluators, 0.0, settings.gpus_per_evaluator, settings.cpus_per_evaluator
         ),
@@ -281,7 +187,7 @@ def _plan_local(
         asked = sum(bundle.gpus for bundle in plan.bundles())
         raise ClusterError(
             f"cluster: the actors ask for {amount(asked, 'GPU')} and this machine offers "
-            f"{_plain(resources.gpus)}; lower gpus_per_shard, gpus_per_trainer, gpus_per_evaluator "
+            f"{resources.gpus:g}; lower gpus_per_shard, gpus_per_trainer, gpus_per_evaluator "
             "or the counts, or join a cluster that has them"
         )
     return plan
@@ -294,7 +200,7 @@ def _plan_joined(
         NodeResources(node.id, node.host, node.cpus, node.gpus, memory=node.memory)
         for node in resources.nodes
     )
-    room = _Room(totals)
+    room = Room(totals)
     cpus = room.cpus
     notes: list[str] = []
     sizes: dict[Role, Bundle] = {
@@ -307,22 +213,23 @@ def _plan_joined(
         "trainer": settings.trainers,
         "evaluator": settings.evaluators,
     }
+    together = settings.workers_per_task
     one_each = sum(size.cpus for size in sizes.values())
-    automatic = all(count == "auto" for count in asked.values())
+    automatic = together == 1 and all(count == "auto" for count in asked.values())
     if 0 < cpus < one_each and automatic:
         sizes["evaluator"] = Bundle(0.0, settings.gpus_per_evaluator)
         if cpus < sizes["shard"].cpus + sizes["trainer"].cpus:
             sizes = {role: Bundle(0.0, size.gpus) for role, size in sizes.items()}
             notes.append(
-                f"the cluster has {amount(cpus, 'CPU')} for {_plain(one_each)} threads: "
+                f"the cluster has {amount(cpus, 'CPU')} for {one_each:g} threads: "
                 "actors share them without reserving any"
             )
     counts = {role: 1 if count == "auto" else count for role, count in asked.items()}
     for role, count in counts.items():
-        for _ in range(count):
+        for _ in range(count * together if role == "trainer" else count):
             room.take(sizes[role])
     wished: dict[Role, int] = {
-        "trainer": min(settings.tasks_in_flight, int(cpus) // 4),
+        "trainer": min(settings.tasks_in_flight, int(cpus) // 4) if together == 1 else 1,
         "evaluator": min(4, int(cpus) // 16),
         "shard": int(min(resources.memory, 2**50) // SHARD_MEMORY),
     }
@@ -335,20 +242,28 @@ def _plan_joined(
     def planned(role: Role, threads: int) -> RolePlan:
         return RolePlan(role, counts[role], sizes[role].cpus, sizes[role].gpus, threads)
 
-    shards = planned("shard", settings.cpus_per_shard)
-    trainers = planned("trainer", settings.cpus_per_trainer)
-    evaluators = planned("evaluator", settings.cpus_per_evaluator)
-    return ActorPlan(shards, trainers, evaluators, len(resources.nodes) > 1, tuple(notes))
+    return ActorPlan(
+        planned("shard", settings.cpus_per_shard),
+        *_trainers(settings, counts["trainer"], sizes["trainer"].cpus),
+        planned("evaluator", settings.cpus_per_evaluator),
+        spread=len(resources.nodes) > 1,
+        notes=tuple(notes),
+    )
+
+
+def _trainers(
+    settings: ClusterSettings, count: int, cpus: float
+) -> tuple[RolePlan, RolePlan | None]:
+    """The trainers, and the workers that learn for them when several learn one task together."""
+    gpus, threads = settings.gpus_per_trainer, settings.cpus_per_trainer
+    if settings.workers_per_task == 1:
+        return RolePlan("trainer", count, cpus, gpus, threads), None
+    learners = count * settings.workers_per_task
+    return (
+        RolePlan("trainer", count, 0.0, 0.0, threads),
+        RolePlan("learner", learners, cpus, gpus, threads),
+    )
 
 
 def _count(stated: Count, automatic: int) -> int:
     return stated if isinstance(stated, int) else automatic
-
-
-def _plain(value: float) -> str:
-    return f"{value:g}"
-
-
-def amount(value: float, unit: str) -> str:
-    """``1 GPU``, ``2.5 CPUs``."""
-    return f"{_plain(round(value, 4))} {unit}{'' if value == 1 else 's'}"

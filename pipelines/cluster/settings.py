@@ -47,6 +47,11 @@ class ClusterSettings(Settings):
     )
     gpus_per_trainer: NonNegativeFloat = 0.0
     gpus_per_evaluator: NonNegativeFloat = 0.0
+    workers_per_task: PositiveInt = Field(
+        default=1,
+        description="Workers that learn one task together through Ray Train, each with cpus_per_trainer "
+        "and gpus_per_trainer; for tasks that take one trainer minutes. 1: one trainer a task.",
+    )
     tasks_in_flight: PositiveInt = Field(
         default=2, description="Tasks that may be extracted or learned ahead of the next commit."
     )

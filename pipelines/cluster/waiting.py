@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from pipelines.cluster.capacity import Bundle, ClusterResources, amount, unplaced
 from pipelines.cluster.joining import Notify, cluster_resources
-from pipelines.cluster.placement import Bundle, ClusterResources, amount, unplaced
 from workers.errors import ClusterError
 
 REPEAT_SECONDS = 30.0

@@ -27,12 +27,12 @@ from pipelines.cluster import (
 from pipelines.cluster.joining import (
     Way,
     _joining_failure,
-    check_reachable,
     choose_way,
     environment_defaults,
     object_store_bytes,
     runtime_env_for,
 )
+from pipelines.cluster.reaching import check_reachable
 from workers.errors import ClusterError
 
 JOB = {"RAY_ADDRESS": "10.0.0.1:6379", "RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
@@ -371,3 +371,21 @@ def test_a_long_wait_is_repeated_every_half_minute() -> None:
     states = iter([cluster(node("a", 0))] * 70 + [cluster(node("a", 1))] * 2)
     said, _ = run_wait(states, [Bundle(1)], timeout=100)
     assert len(said) == 3
+
+
+def test_workers_that_learn_together_are_reserved_in_place_of_their_trainer() -> None:
+    wish = ClusterSettings(workers_per_task=3, cpus_per_trainer=2)
+    plan = plan_actors(wish, cluster(node("a", 16)))
+    assert plan.learners is not None
+    assert (plan.trainers.count, plan.trainers.num_cpus) == (1, 0)
+    assert (plan.learners.count, plan.learners.num_cpus, plan.learners.threads) == (3, 2, 2)
+    assert plan.bundles().count(Bundle(2)) == 3
+    assert unplaced(plan.bundles(), cluster(node("a", 16))) == ()
+
+
+def test_workers_that_learn_together_fit_any_laptop() -> None:
+    plan = plan_actors(ClusterSettings(workers_per_task=4), laptop(2))
+    assert plan.learners is not None
+    assert plan.learners.num_cpus == 0.5
+    assert unplaced(plan.bundles(), laptop(2)) == ()
+    assert plan_actors(ClusterSettings(), laptop(2)).learners is None
