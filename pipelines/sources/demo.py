@@ -6,9 +6,12 @@ and 100 test images a class.  The digits (BSD) are 1,797 images of 8x8; every th
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -95,11 +98,27 @@ def _fashion() -> pa.Table:
 @lru_cache(maxsize=1)
 def _digits() -> tuple[NDArray[np.uint8], list[int]]:
     """Pixels uint8 [1797, 8, 8], 0 to 255 (stored as 0 to 16), and the digit of each image."""
+    table = _digits_table()
+    pixels = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    return pixels, table[:, -1].astype(int).tolist()
+
+
+def _digits_table() -> NDArray[np.float64]:
+    """The rows of scikit-learn's ``digits.csv.gz``: 64 pixels and the digit.
+
+    Read from the installed package's data, since importing scikit-learn takes longer than the demo's images
+    take to decode; where the file has moved, scikit-learn itself is asked.
+    """
+    package = find_spec("sklearn")
+    for folder in (package.submodule_search_locations or []) if package else []:
+        file = Path(folder, "datasets", "data", "digits.csv.gz")
+        if file.is_file():
+            with gzip.open(file, "rt", encoding="ascii") as lines:
+                return np.loadtxt(lines, delimiter=",")
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
-    return pixels, [int(target) for target in digits.target]
+    return np.column_stack([digits.data, digits.target])
 
 
 def _digit_image(row: int) -> Image:
