@@ -51,11 +51,35 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and start nothing.")
     ] = False,
+    from_sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID[:best|:smallest|:TRIAL]",
+            help="With settings that a sweep of this experiment found.",
+        ),
+    ] = None,
 ) -> None:
     """Learn a stream of tasks into a bank and score it.  The same command continues where it stopped."""
+    if from_sweep is not None:
+        from orchestrator.commands.sweep import run_from_sweep
+
+        run_from_sweep(experiment, override or [], from_sweep, as_json=as_json, dry_run=dry_run)
+        return
     from orchestrator.commands.run import run_command
 
     run_command(experiment, override or [], as_json=as_json, dry_run=dry_run)
+
+
+@app.command()
+def sweep(
+    experiment: ExperimentArgument = "demo",
+    override: OverrideOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Search settings on validation samples and cached features.  The same command continues where it stopped."""
+    from orchestrator.commands.sweep import sweep_command
+
+    sweep_command(experiment, override or [], as_json=as_json)
 
 
 @app.command()

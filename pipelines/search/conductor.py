@@ -7,13 +7,17 @@ until there are as many trials as asked for or the space has no further point.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipelines.search.halving import Halving
 from pipelines.search.ledger import SweepLedger, TrialRecord
+from pipelines.search.planning import rungs
 from pipelines.search.proposals import Proposals
+from pipelines.search.settings import SearchSettings
 from pipelines.search.trial_report import TrialReport
 from pipelines.search.trial_settings import TrialSettings
 from workers.errors import SettingsError
@@ -45,6 +49,7 @@ class Conductor:
         published: dotted settings of the published recipe, as ``resolve`` takes them.
         trials: how many trials there shall be.
         tasks: tasks of the stream.
+        settings: of the sweep: when trials are stopped.
         identity: what else decides a trial's result, such as seeds.
         changed: told every record that changes.
     """
@@ -58,6 +63,7 @@ class Conductor:
         published: Mapping[str, Any],
         trials: int,
         tasks: int,
+        settings: SearchSettings,
         identity: str,
         changed: Callable[[TrialRecord], None] | None = None,
     ) -> None:
@@ -72,11 +78,19 @@ class Conductor:
         self._records = {
             number: record for number, record in ledger.read().items() if number < trials
         }
+        self._worth = settings.decade_worth if settings.objective == "pareto" else 0.0
+        self._halving = Halving(
+            rungs(settings, tasks), factor=settings.reduction_factor, margin=settings.stop_margin
+        )
         self._waiting: deque[int] = deque()
         self._exhausted = False
         if 0 not in self._records:
             self._propose(0, published, published=True)
         for record in self.records:
+            for done, (accuracy, size) in enumerate(
+                zip(record.curve, record.sizes, strict=True), 1
+            ):
+                self._halving.note(record.number, done, self._score(accuracy, size))
             if record.ended:
                 proposals.tell(record)
             elif record.number not in self._waiting:
@@ -122,17 +136,25 @@ class Conductor:
                 record = self._update(replace(record, status="proposed", error=""))
             return Assignment(record, settings)
 
-    def report(self, number: int, report: TrialReport) -> None:
-        """Note a trial's report after one more task; one that begins again begins its curve again."""
+    def report(self, number: int, report: TrialReport) -> bool:
+        """Note a trial's report after one more task, and say whether it should stop there.
+
+        A trial that begins again, after its process was lost, begins its reports again.
+        """
         reports = self._reports.setdefault(number, [])
         if report.tasks <= len(reports):
             reports.clear()
         reports.append(report)
+        stop = self._halving.stops(
+            number, report.tasks, self._score(_mean(report.seen), report.nonzero)
+        )
+        return stop and not self._records[number].published
 
-    def end(self, number: int) -> TrialRecord:
-        """A trial ended with its last report: finished when it learned every task, else stopped."""
-        reports = self._reports.pop(number)
-        last = reports[-1]
+    def end(self, number: int, last: TrialReport) -> TrialRecord:
+        """A trial ended with this report: finished when it learned every task, else stopped."""
+        reports = self._reports.pop(number, [])
+        if last.tasks > len(reports):
+            reports.append(last)
         return self._update(
             replace(
                 self._records[number],
@@ -143,6 +165,7 @@ class Conductor:
                 nonzero_parameters=round(last.nonzero),
                 stored_parameters=round(last.stored),
                 curve=tuple(_mean(report.seen) for report in reports),
+                sizes=tuple(report.nonzero for report in reports),
                 seconds=sum(report.seconds for report in reports),
             )
         )
@@ -170,6 +193,14 @@ class Conductor:
         for record in self.records:
             if record.status in ("lost", "proposed") and record.number not in self._waiting:
                 self._waiting.append(record.number)
+
+    def _score(self, accuracy: float, nonzero: float) -> float:
+        """What trials are compared by before they end.
+
+        The accuracy over the tasks seen, less ``decade_worth`` for every power of ten of non-zero parameters, those of
+        as many tasks in every trial that is compared.
+        """
+        return accuracy - self._worth * math.log10(max(1.0, nonzero))
 
     def _fill(self) -> None:
         """Propose one more trial, unless there are enough or there is nothing new to try."""

@@ -56,14 +56,16 @@ class SweepPlan:
         storage: URI, the same on every node.
         streams: one a repeat, all with the same number of tasks.
         views: augmented views to learn from; 0 learns from the test view.
-        milestones: numbers of tasks at which a trial may be stopped, ascending, the last one being all.
+        rungs: numbers of tasks at which a trial may be stopped, ascending.
+        check: whether a magnitude threshold is checked on validation samples, as in a run that holds some out.
         threads: of every trial process.
     """
 
     storage: str
     streams: tuple[SweepStream, ...]
     views: int
-    milestones: tuple[int, ...]
+    rungs: tuple[int, ...] = ()
+    check: bool = False
     threads: int = 1
 
     @property
@@ -79,12 +81,14 @@ class TaskData:
     Attributes:
         train: the test view of the training samples; class means come from it.
         views: what is learned from.
-        validation: raw features, float32 [v, d].
+        held_out: the validation samples, None where a task has none.
+        validation: their raw features, float32 [v, d].
         validation_labels: global class indices, int64 [v].
     """
 
     train: OpenRows
     views: tuple[OpenRows, ...]
+    held_out: OpenRows | None
     validation: Tensor
     validation_labels: Tensor
 
@@ -163,8 +167,8 @@ class SweepData:
         views = tuple(
             open_rows(self._cache, task.train, view=view) for view in range(1, self.plan.views + 1)
         )
-        if len(task.validation):
-            held = open_rows(self._cache, task.validation)
+        held = open_rows(self._cache, task.validation) if len(task.validation) else None
+        if held is not None:
             features = held.features.gather(np.arange(len(held.labels)))
             labels = held.labels
         else:
@@ -173,6 +177,7 @@ class SweepData:
         return TaskData(
             train,
             views or (train,),
+            held,
             torch.from_numpy(features),
             torch.from_numpy(np.array(labels, dtype=np.int64)),
         )

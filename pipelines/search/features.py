@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipelines.actors import ActorPool, Loop, fetch
-from pipelines.cluster import ClusterSettings, RayHandle, plan_actors, wait_for_resources
-from pipelines.cluster.placement import Bundle
+from pipelines.cluster import Bundle, ClusterSettings, RayHandle, plan_actors, wait_for_resources
 from pipelines.extraction import FeatureFlow
 from pipelines.search.planning import needed_parts
 from workers.storage.features import FeatureCache, FeatureSettings, ready_key

@@ -36,6 +36,7 @@ class TrialRecord:
         accuracies: the same of every repeat.
         nonzero_parameters, stored_parameters: over the modules it learned, mean over repeats.
         curve: accuracy over the tasks seen, after each task, mean over repeats.
+        sizes: non-zero parameters after each task, mean over repeats.
         seconds: its learning and scoring.
     """
 
@@ -50,6 +51,7 @@ class TrialRecord:
     nonzero_parameters: int | None = None
     stored_parameters: int | None = None
     curve: tuple[float, ...] = ()
+    sizes: tuple[float, ...] = ()
     seconds: float = field(default=0.0, compare=False)
     error: str = ""
 
@@ -81,7 +83,7 @@ class TrialRecord:
         """The inverse of ``to_json``; fields of a later version are ignored."""
         known = {f.name for f in fields(cls)}
         values = {key: value for key, value in data.items() if key in known}
-        for key in ("accuracies", "curve"):
+        for key in ("accuracies", "curve", "sizes"):
             values[key] = tuple(values.get(key, ()))
         return cls(**values)
 

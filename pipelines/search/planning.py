@@ -54,22 +54,13 @@ def needed_parts(
     return [(part, key) for key, part in pairs.items()]
 
 
-def grace_tasks(settings: SearchSettings, tasks: int) -> int:
-    """Tasks that every trial may learn before it can be stopped."""
-    return min(settings.grace_tasks or max(2, tasks // 4), tasks)
-
-
-def milestones(settings: SearchSettings, tasks: int) -> tuple[int, ...]:
-    """Numbers of tasks at which successive halving decides, ending with all tasks.
-
-    The rungs of Ray's ASHA (Li et al., MLSys 2020): grace * factor^k, a trial being judged at the first whole
-    task at or past one.
-    """
+def rungs(settings: SearchSettings, tasks: int) -> tuple[int, ...]:
+    """Numbers of tasks at which trials may be stopped: grace * factor^k, none in the last quarter of the stream."""
     if not settings.early_stopping:
-        return (tasks,)
+        return ()
     found = []
-    rung = float(grace_tasks(settings, tasks))
-    while rung < tasks:
+    rung = float(settings.grace_tasks or max(3, tasks // 6))
+    while rung < 0.75 * tasks:
         found.append(-int(-rung // 1))
         rung *= settings.reduction_factor
-    return (*dict.fromkeys(found), tasks)
+    return tuple(dict.fromkeys(found))

@@ -92,10 +92,13 @@ class SearchSettings(Settings):
     )
     grace_tasks: PositiveInt | None = Field(
         default=None,
-        description="Tasks every trial may learn before it can be stopped; none: a quarter, at least 2.",
+        description="Tasks every trial may learn before it can be stopped; none: a sixth, at least 3.",
     )
     reduction_factor: Annotated[float, Field(gt=1)] = Field(
         default=3.0, description="One of so many trials goes on at each rung; rungs grow by it."
+    )
+    stop_margin: NonNegativeFloat = Field(
+        default=0.01, description="How far below the cut of a rung a trial may be and still go on."
     )
     decade_worth: NonNegativeFloat = Field(
         default=0.01,

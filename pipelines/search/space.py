@@ -39,7 +39,7 @@ def default_space(*, l1_mode: str) -> dict[str, Domain]:
     proximal step.
     """
     space: dict[str, Domain] = {
-        "learning.l1": Range(low=1e-5, high=1e-2, log=True),
+        "learning.l1": Range(low=1e-5, high=3e-2, log=True),
         "luca.adapter_rank": (2, 4, 8, 16, 32, 48),
         "luca.calibrator_rank": (2, 4, 8, 16, 32, 48),
         "learning.learning_rate": Range(low=5e-3, high=1e-1, log=True),

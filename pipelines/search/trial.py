@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipelines.search.data import SweepData
 from pipelines.search.trial_report import TrialReport
@@ -35,7 +36,7 @@ SCORE_BYTES = 128 * 2**20
 class Trial:
     """Learns the stream under one setting.
 
-    With objective ``local`` tasks do not depend on each other: all up to the next milestone are learned in one
+    With objective ``local`` tasks do not depend on each other: all up to the next rung are learned in one
     call, those of equal shape as one batched product.  Repeats are learned side by side in either case.
 
     Args:
@@ -64,7 +65,7 @@ class Trial:
 
     @property
     def learned(self) -> tuple[tuple[LearnedTask, ...], ...]:
-        """What was learned, by repeat and task; up to the next milestone it may be ahead of the reports."""
+        """What was learned, by repeat and task; up to the next rung it may be ahead of the reports."""
         return tuple(tuple(repeat.learned) for repeat in self._repeats)
 
     def step(self) -> TrialReport:
@@ -93,7 +94,7 @@ class Trial:
         )
 
     def _learn(self, first: int) -> None:
-        stop = next(milestone for milestone in self._plan.milestones if milestone > first)
+        stop = next((rung for rung in self._plan.rungs if rung > first), self._plan.tasks)
         if self._settings.learning.objective == "local":
             self._learn_jobs(range(first, stop))
         else:
@@ -132,21 +133,26 @@ class _Repeat:
         import torch
 
         task = self._stream.tasks[index]
+
+        def own_labels(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.searchsorted(task.classes, labels) if local else np.array(labels)
+
         data = self._data.task(self._number, index)
         test_view = WhitenedView(data.train, self._whitening)
         local = self._settings.learning.objective == "local"
-        labels = data.train.labels
         previous = None
         if not local and self.learned:
             previous = UnifiedHead(self.learned[-1].head, self.learned[-1].scale)
+        check = None
+        if self._data.plan.check and self._settings.learning.threshold and data.held_out:
+            view = WhitenedView(data.held_out, self._whitening)
+            check = view, torch.from_numpy(own_labels(data.held_out.labels))
         return LearnJob(
             views=[
                 test_view if view is data.train else WhitenedView(view, self._whitening)
                 for view in data.views
             ],
-            labels=torch.from_numpy(
-                np.searchsorted(task.classes, labels) if local else np.array(labels)
-            ),
+            labels=torch.from_numpy(own_labels(data.train.labels)),
             classes=len(task.classes) if local else 0,
             new_classes=() if local else task.new_classes,
             previous=previous,
@@ -155,6 +161,7 @@ class _Repeat:
             seed=self._stream.seed,
             task_key=task.name,
             test_view=test_view,
+            check=check,
         )
 
     def take(self, learned: Sequence[LearnedTask]) -> None:

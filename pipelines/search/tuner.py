@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,6 @@ from typing import Any
 
 from pipelines.search.conductor import Conductor
 from pipelines.search.data import SweepData, SweepPlan
-from pipelines.search.planning import grace_tasks
-from pipelines.search.settings import SearchSettings
 from pipelines.search.trial import Trial
 from pipelines.search.trial_report import TrialReport
 from pipelines.search.trial_settings import TrialSettings
@@ -47,13 +44,13 @@ class TuneRun:
         concurrent: trials at a time.
         cpus: CPUs that each reserves.
         folder: for Tune's own files, on this machine.
-        progress: told a trial's number and report after every task but its last.
+        retries: times a trial is begun again whose process was lost.
     """
 
     concurrent: int
     cpus: int
     folder: Path
-    progress: Callable[[int, TrialReport], None]
+    retries: int
 
 
 class TrialProcess:
@@ -95,9 +92,7 @@ class TrialProcess:
         return {"report": json.dumps(report.to_json()), "done": self._trial.finished}
 
 
-def run_trials(
-    conductor: Conductor, plan: SweepPlan, settings: SearchSettings, run: TuneRun
-) -> None:
+def run_trials(conductor: Conductor, plan: SweepPlan, run: TuneRun) -> None:
     """Run trials until the conductor has no more.  Ray must have been joined.
 
     A trial whose settings do not work, or whose process dies again and again, is recorded as such and the others
@@ -113,12 +108,12 @@ def run_trials(
     with _quiet():
         from ray import tune
 
-        trainable = tune.with_parameters(_trainable(settings), plan=plan)
+        trainable = tune.with_parameters(_trainable(), plan=plan)
         tuner = tune.Tuner(
             tune.with_resources(trainable, {"cpu": float(run.cpus)}),
             tune_config=tune.TuneConfig(
-                search_alg=_searcher(conductor, run.progress, broken),
-                scheduler=_scheduler(settings, plan.tasks),
+                search_alg=_searcher(conductor, broken),
+                scheduler=_scheduler(conductor),
                 num_samples=max(1, conductor.total),
                 max_concurrent_trials=run.concurrent,
                 reuse_actors=True,
@@ -128,7 +123,7 @@ def run_trials(
                 name="tune",
                 storage_path=str(run.folder),
                 stop=_stopper(broken),
-                failure_config=tune.FailureConfig(max_failures=settings.retries),
+                failure_config=tune.FailureConfig(max_failures=run.retries),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 callbacks=[_losses(conductor, lost)],
                 verbose=0,
@@ -141,10 +136,8 @@ def run_trials(
         raise ClusterError(f"no trial could be run: {lost[0]}; the same command tries again")
 
 
-def _trainable(settings: SearchSettings) -> Any:
+def _trainable() -> Any:
     from ray import tune
-
-    worth = settings.decade_worth if settings.objective == "pareto" else 0.0
 
     class SweepTrial(tune.Trainable):  # type: ignore[misc]
         """A trial as Tune runs it."""
@@ -158,38 +151,24 @@ def _trainable(settings: SearchSettings) -> Any:
             return True
 
         def step(self) -> dict[str, Any]:
-            result = self.process.step()
-            if "report" in result:
-                report = TrialReport.from_json(json.loads(result["report"]))
-                result["score"] = score(report, decade_worth=worth)
-            return result
+            return self.process.step()
 
     return SweepTrial
 
 
-def score(report: TrialReport, *, decade_worth: float) -> float:
-    """What trials are compared by before they end: the accuracy over the tasks seen, less ``decade_worth`` for every
-    power of ten of non-zero parameters, those of as many tasks in every trial that is compared."""
-    accuracy = sum(report.seen) / len(report.seen)
-    return accuracy - decade_worth * math.log10(max(1.0, report.nonzero))
+def _report(result: dict[str, Any]) -> TrialReport:
+    return TrialReport.from_json(json.loads(result["report"]))
 
 
-def _searcher(
-    conductor: Conductor, progress: Callable[[int, TrialReport], None], broken: list[str]
-) -> Any:
+def _searcher(conductor: Conductor, broken: list[str]) -> Any:
     from ray.tune.search import Searcher
 
     class ConductedSearch(Searcher):  # type: ignore[misc]
         """Tune's questions and answers, passed on to the conductor."""
 
-        def __init__(
-            self,
-            conductor: Conductor,
-            progress: Callable[[int, TrialReport], None],
-            broken: list[str],
-        ) -> None:
+        def __init__(self, conductor: Conductor, broken: list[str]) -> None:
             super().__init__()
-            self.conductor, self.progress, self.broken = conductor, progress, broken
+            self.conductor, self.broken = conductor, broken
             self.numbers: dict[str, int] = {}
 
         __getstate__ = _nothing
@@ -208,12 +187,6 @@ def _searcher(
                 "settings": assignment.settings.model_dump_json(),
             }
 
-        def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-            if "report" in result:
-                report = TrialReport.from_json(json.loads(result["report"]))
-                self.conductor.report(self.numbers[trial_id], report)
-                self.progress(self.numbers[trial_id], report)
-
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
         ) -> None:
@@ -228,9 +201,7 @@ def _searcher(
             elif "failed" in result:
                 self.conductor.failed(number, result["failed"])
             else:
-                report = TrialReport.from_json(json.loads(result["report"]))
-                self.conductor.report(number, report)
-                self.conductor.end(number)
+                self.conductor.end(number, _report(result))
 
         def save(self, checkpoint_path: str) -> None:
             """The ledger has everything."""
@@ -239,31 +210,26 @@ def _searcher(
         def restore(self, checkpoint_path: str) -> None:
             """A sweep is continued from its ledger."""
 
-    return ConductedSearch(conductor, progress, broken)
+    return ConductedSearch(conductor, broken)
 
 
-def _scheduler(settings: SearchSettings, tasks: int) -> Any:
-    """ASHA (Li et al., MLSys 2020) with tasks learned as the resource; the published recipe is never stopped."""
-    from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+def _scheduler(conductor: Conductor) -> Any:
+    from ray.tune.schedulers import FIFOScheduler
 
-    if not settings.early_stopping or tasks < 2:
-        return FIFOScheduler()
+    class ConductedHalving(FIFOScheduler):  # type: ignore[misc]
+        """Stops a trial when the conductor says so (halving.py)."""
 
-    class SparingAsha(ASHAScheduler):  # type: ignore[misc]
-        """Lets the yardstick learn every task, whatever the others reach."""
+        def __init__(self, conductor: Conductor) -> None:
+            super().__init__()
+            self.conductor = conductor
 
-        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
-            action: str = super().on_trial_result(controller, trial, result)
-            return self.CONTINUE if trial.config["published"] else action
+        __getstate__ = _nothing
 
-    return SparingAsha(
-        time_attr="training_iteration",
-        metric="score",
-        mode="max",
-        max_t=tasks,
-        grace_period=grace_tasks(settings, tasks),
-        reduction_factor=settings.reduction_factor,
-    )
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:  # noqa: ARG002
+            stop = self.conductor.report(trial.config["number"], _report(result))
+            return str(self.STOP if stop else self.CONTINUE)
+
+    return ConductedHalving(conductor)
 
 
 def _stopper(broken: list[str]) -> Any:
