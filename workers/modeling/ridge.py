@@ -6,37 +6,35 @@ Gram matrix any number of candidate lambdas costs next to nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
+
+from workers.modeling.band import BandReduction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from torch import Tensor
 
 CANDIDATES = tuple(float(value) for value in np.logspace(-8, 2, 61))
 
 
 @dataclass(frozen=True)
 class RidgePath:
-    """All ridge solutions of one regression at once.
-
-    With the centred Gram matrix G = Q diag(e) Q^T, centred class sums C and B = Q^T C:
-    W(lambda) = Q diag(1 / (e + lambda)) B.
+    """All ridge solutions W(lambda) = (G + lambda I)^-1 C of one regression at once.
 
     Attributes:
-        eigenvalues: e, float64 [p].
-        vectors: Q, float64 [p, p].
-        rotated: B, float64 [p, s].
+        reduction: Reduction of the centred Gram matrix G [p, p] with the centred cross products C [p, s].
+        size: Number of features p.
         target_energy: Sum of squares of the centred targets.
         samples: Number of samples N.
     """
 
-    eigenvalues: NDArray[np.float64]
-    vectors: NDArray[np.float64]
-    rotated: NDArray[np.float64]
+    reduction: BandReduction
+    size: int
     target_energy: float
     samples: int
 
@@ -49,65 +47,58 @@ class RidgePath:
         samples: int,
     ) -> RidgePath:
         """Factorises scatter [p, p] of centred features with cross products [p, s] to the targets."""
-        values, vectors = torch.linalg.eigh(torch.from_numpy(scatter))
-        basis = vectors.numpy()
+        reduction = BandReduction(
+            torch.from_numpy(np.ascontiguousarray(scatter)),
+            torch.from_numpy(np.ascontiguousarray(cross)),
+        )
         return cls(
-            eigenvalues=np.maximum(values.numpy(), 0.0),
-            vectors=basis,
-            rotated=basis.T @ cross,
+            reduction=reduction,
+            size=scatter.shape[0],
             target_energy=target_energy,
             samples=samples,
         )
 
     def absolute(self, relative: float) -> float:
         """A lambda in units of the mean eigenvalue, so that candidates do not depend on scale."""
-        mean = float(self.eigenvalues.mean())
+        mean = self.reduction.trace / self.size
         return relative * (mean if mean > 0 else 1.0)
 
-    def residual(self, penalty: float) -> tuple[float, float]:
-        """Residual sum of squares over all targets, and effective degrees of freedom."""
-        energy = np.square(self.rotated).sum(axis=1)
-        inverse = 1.0 / (self.eigenvalues + penalty)
-        explained = float(np.sum(energy * inverse * (2.0 - self.eigenvalues * inverse)))
-        # The centring takes one degree of freedom more.
-        freedom = float(np.sum(self.eigenvalues * inverse)) + 1.0
-        return max(0.0, self.target_energy - explained), freedom
+    def residuals(
+        self, penalties: Sequence[float]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Residual sums of squares over all targets, and effective degrees of freedom, [k] each.
 
-    def generalised_cross_validation(self, penalty: float) -> float:
-        """GCV(lambda) = (RSS / N) / (1 - df / N)^2.
+        RSS = |Y|^2 - 2 tr(W^T C) + tr(W^T G W) = |Y|^2 - tr(W^T C) - lambda |W|^2, and
+        df = tr (G + lambda I)^-1 G + 1 = p - lambda tr (G + lambda I)^-1 + 1, the one for the mean.
+        """
+        shifts = torch.tensor(list(penalties), dtype=torch.float64)
+        solved = self.reduction.solve(shifts)
+        explained = solved.products + shifts * solved.norms
+        freedom = self.size - shifts * solved.traces + 1.0
+        return (self.target_energy - explained).clamp_min(0.0).numpy(), freedom.numpy()
+
+    def generalised_cross_validation(self, penalties: Sequence[float]) -> NDArray[np.float64]:
+        """GCV(lambda) = (RSS / N) / (1 - df / N)^2 for fits with df <= N/2, else infinity.
 
         Golub, Heath, Wahba: Generalized cross-validation as a method for choosing a good ridge
-        parameter, Technometrics 1979.
+        parameter, Technometrics 1979.  Closer to interpolation, numerator and denominator both vanish
+        and GCV can prefer fits that are far too loose (with more random features than samples it
+        often does); such fits are therefore left out.
         """
-        residual, freedom = self.residual(penalty)
-        slack = 1.0 - freedom / self.samples
-        if slack <= 1e-3:
-            return float("inf")
-        return residual / self.samples / slack**2
+        residual, freedom = self.residuals(penalties)
+        share = freedom / self.samples
+        slack = 1.0 - np.minimum(share, 0.5)
+        return np.where(share <= 0.5, residual / self.samples / np.square(slack), np.inf)
 
     def choose(self) -> float:
-        """The candidate with the smallest GCV among those with at most N/2 degrees of freedom.
+        """The candidate with the smallest GCV; the largest of them where none has df <= N/2."""
+        penalties = [self.absolute(relative) for relative in CANDIDATES]
+        scores = self.generalised_cross_validation(penalties)
+        return penalties[int(np.argmin(scores))] if np.isfinite(scores).any() else penalties[-1]
 
-        Closer to interpolation, numerator and denominator of GCV both vanish and it can prefer fits that
-        are far too loose (with more random features than samples it often does).
-        """
-        candidates = [self.absolute(relative) for relative in CANDIDATES]
-        scores = [
-            self.generalised_cross_validation(penalty)
-            if self.residual(penalty)[1] <= self.samples / 2
-            else float("inf")
-            for penalty in candidates
-        ]
-        if not np.isfinite(scores).any():
-            return candidates[-1]
-        return candidates[int(np.argmin(scores))]
-
-    def weights(self, penalty: float) -> NDArray[np.float64]:
+    def weights(self, penalty: float) -> Tensor:
         """W(lambda), float64 [p, s]."""
-        solution: NDArray[np.float64] = self.vectors @ (
-            self.rotated / (self.eigenvalues + penalty)[:, None]
-        )
-        return solution
+        return self.reduction.solution(penalty)
 
 
 @dataclass(frozen=True)
@@ -152,11 +143,11 @@ class RidgeClassifier:
         )
         chosen = path.choose() if penalty is None else path.absolute(penalty)
         weights = path.weights(chosen)
-        bias = share - mean @ weights
-        bias[counts == 0] = -np.inf
+        bias = torch.from_numpy(share) - torch.from_numpy(mean) @ weights
+        bias[torch.from_numpy(counts == 0)] = -torch.inf
         return cls(
-            weights=torch.from_numpy(np.ascontiguousarray(weights)),
-            bias=torch.from_numpy(bias),
+            weights=weights,
+            bias=bias,
             penalty=chosen,
         )
 
