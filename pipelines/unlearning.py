@@ -64,8 +64,7 @@ def unlearn_task(
     head = _head(writer)
     record = find_task(head, task)
     what = f"task '{record.name}' ({record.id})"
-    _refuse_whitened(head, what, (record,))
-    notes = _shared_head_notes(head, what, (record,), approximate)
+    notes = _shared_notes(head, what, (record,), approximate) if len(head.tasks) > 1 else ()
     version = writer.unlearn_task(record.id, reshare=_reshare)
     return version, _outcome(head, version, notes=notes)
 
@@ -86,9 +85,9 @@ def unlearn_class(
             f"version {head.version} of bank '{head.bank.name}' has no class '{name}'; it has: {_some(head.classes)}"
         )
     what = f"class '{name}'"
-    _refuse_whitened(head, what, having)
     sliced = tuple(record for record in having if len(record.classes) > 1)
-    notes = _shared_head_notes(head, what, having, approximate)
+    rest = sliced or having != head.tasks
+    notes = _shared_notes(head, what, having, approximate) if rest else ()
     for record in sliced:
         notes += _class_notes(head, record, name)
     version = writer.unlearn_class(name, without_class=_without_class, reshare=_reshare)
@@ -119,23 +118,20 @@ def find_task(version: BankVersion, task: str) -> TaskRecord:
 # -- what is refused ---------------------------------------------------------------------------------------------
 
 
-def _refuse_whitened(head: BankVersion, what: str, having: Sequence[TaskRecord]) -> None:
+def _shared_notes(
+    head: BankVersion, what: str, having: Sequence[TaskRecord], approximate: bool
+) -> tuple[str, ...]:
+    """What stays of it in arrays that all tasks share; nothing with objective ``local`` and no whitening of it.
+
+    Raises:
+        BankError: the whitening was computed from it, or the head is shared and ``approximate`` is not set.
+    """
     if "whitening" in head.manifest.shared and head.tasks[0] in having:
         raise BankError(
             f"{what} cannot be unlearned from bank '{head.bank.name}': the whitening through which every module reads "
             "its features was computed from the first task (whitening: first_task); learn another bank from a stream "
             "without it (`luca run ... -o bank=NAME`)"
         )
-
-
-def _shared_head_notes(
-    head: BankVersion, what: str, having: Sequence[TaskRecord], approximate: bool
-) -> tuple[str, ...]:
-    """What stays of it in a shared head; nothing with objective ``local``.
-
-    Raises:
-        BankError: the head is shared and ``approximate`` is not set.
-    """
     if _objective(head) == "local":
         return ()
     meaning = (
@@ -247,11 +243,11 @@ def _without_class(draft: TaskDraft, name: str) -> TaskDraft:
 
 
 def _reshare(old: BankVersion, rest: tuple[TaskRecord, ...]) -> SharedUpdate:
-    """The shared arrays without the rows of classes that no task has any more."""
+    """The shared arrays without the rows of classes that no task has any more; none when no task is left."""
+    if not rest:
+        return dict.fromkeys(old.manifest.shared)
     if "head" not in old.manifest.shared:
         return {}
-    if not rest:
-        return {"head": None}
     head = old.shared["head"]
     place = {name: row for row, name in enumerate(old.classes)}
     names = dict.fromkeys(name for record in rest for name in record.classes)

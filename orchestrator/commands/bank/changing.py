@@ -233,7 +233,7 @@ def _print_gc(report: GcReport, bank: Bank, keep_versions: int | None) -> None:
             sizes[removal.why] += removal.size
         rows = [(_KINDS[why], files[why], human_bytes(sizes[why])) for why in files]
         rows.append(("together", len(report.removed), human_bytes(report.bytes)))
-        out.print(table(("what", "files", "size"), rows, numbers="files size"))
+        out.print(table(("what", "files", "size"), rows, numbers=("files", "size")))
     kept = f"{plural(len(report.kept_versions), 'version')} kept: {_spans(report.kept_versions)}"
     if keep_versions is None:
         kept += "; --keep-versions N lets older ones go that no tag points to"

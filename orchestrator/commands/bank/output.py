@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.commands.text import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.table import Table
 
 _PIPE_WIDTH = 200
@@ -33,33 +34,42 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: str = "") -> Table:
-    """Rows under titles; the columns named in ``numbers`` (space-separated) to the right."""
+def table(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> Table:
+    """Rows under titles; columns in ``numbers`` to the right and, as those in ``whole``, never broken over lines."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    right = set(numbers.split())
+    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
     for title in titles:
-        made.add_column(title, justify="right" if title in right else "left", overflow="fold")
+        made.add_column(
+            title,
+            justify="right" if title in numbers else "left",
+            no_wrap=title in numbers or title in whole,
+            overflow="fold",
+        )
     for row in rows:
         made.add_row(*(Text(shown(cell)) for cell in row))
     return made
 
 
-def facts(pairs: Iterable[tuple[str, object]]) -> RenderableType:
-    """Names and values in two columns, without those that have no value."""
-    from rich.table import Table
+def print_facts(out: Console, pairs: Iterable[tuple[str, object]]) -> None:
+    """Names and values, a line each or more where values are long, without those that have no value."""
     from rich.text import Text
 
-    made = Table.grid(padding=(0, 2))
-    made.add_column(no_wrap=True)
-    made.add_column(overflow="fold")
-    for name, value in pairs:
-        if value not in (None, ""):
-            made.add_row(Text(name, style="dim"), Text(shown(value)))
-    return made
+    told = [(name, printable(str(v))) for name, v in pairs if v not in (None, "")]
+    indent = max((len(name) for name, _ in told), default=0) + 2
+    for name, value in told:
+        lines = textwrap.wrap(value, max(20, out.width - indent)) or [""]
+        text = Text(name.ljust(indent), style="dim")
+        text.append(("\n" + " " * indent).join(lines), style="not dim")
+        out.print(text, soft_wrap=True)
 
 
 def shown(value: object) -> str:
@@ -96,6 +106,15 @@ def ago(created: str, now: datetime | None = None) -> str:
             count = int(seconds // size)
             return f"{count} {unit}{'' if count == 1 else 's'} ago"
     return "just now"
+
+
+def pairs(values: Iterable[tuple[str, Any]]) -> str:
+    """Names with their values, as in "luca.flow tosca, learning.epochs 20"."""
+    return ", ".join(f"{name} {json.dumps(v) if _nested(v) else v}" for name, v in values)
+
+
+def _nested(value: Any) -> bool:
+    return value is None or isinstance(value, bool | list | dict)
 
 
 def flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:

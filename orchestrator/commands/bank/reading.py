@@ -9,8 +9,9 @@ from orchestrator.commands.bank.naming import open_version
 from orchestrator.commands.bank.output import (
     ago,
     console,
-    facts,
     flat,
+    pairs,
+    print_facts,
     print_json,
     shown,
     table,
@@ -18,7 +19,7 @@ from orchestrator.commands.bank.output import (
 )
 from orchestrator.commands.text import human_bytes, plural, shortened
 from pipelines.forking import learned_with
-from pipelines.unlearned import unlearned
+from pipelines.unlearned import METRIC, unlearned
 from workers.errors import LucaError
 from workers.storage.bank import LATEST
 from workers.storage.bank_inspect import VersionSummary, diff, history, list_banks
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from workers.storage.bank_inspect import BankSummary, VersionDiff
     from workers.storage.bank_version import BankVersion
 
+_COUNTS = ("version", "tasks", "classes", "size")
 _TASKS_SHOWN = 20
 _VERSIONS_SHOWN = 10
 _SETTINGS_SHOWN = (
@@ -58,7 +60,7 @@ def list_command(storage: str, *, as_json: bool) -> None:
         out.print(f"no banks in {opened.describe()}: `luca run` makes one", soft_wrap=True)
         return
     titles = ("bank", "version", "tasks", "classes", "size", "made", "tags", "state")
-    out.print(table(titles, map(_bank_row, banks), numbers="version tasks classes size"))
+    out.print(table(titles, map(_bank_row, banks), numbers=_COUNTS, whole=("made",)))
 
 
 def _bank_row(bank: BankSummary) -> tuple[object, ...]:
@@ -101,35 +103,32 @@ def show_command(storage: str, name: str, *, everything: bool, as_json: bool) ->
         + (f" ({', '.join(tags)})" if tags else f" (latest is {refs.get(LATEST)})"),
         style="bold",
     )
-    out.print(
-        facts(
-            [
-                ("digest", version.digest),
-                ("made", f"{when(manifest.created)} by {_writer(version)}"),
-                ("by", manifest.operation + _origin(version)),
-                (
-                    "holds",
-                    f"{plural(counts['tasks'], 'task')}, {plural(counts['classes'], 'class', 'classes')}, "
-                    f"{human_bytes(counts['bytes'])}",
-                ),
-                ("backbone", _pairs(flat(version.backbone))),
-                ("settings", _pairs(_chosen(version)) + "; all of them with --json"),
-                ("shared", ", ".join(_shared(version))),
-                *(("unlearned", f"{item}, in version {item.version}") for item in gone),
-                ("writing now", owner),
-            ]
-        )
+    holds = (
+        plural(counts["tasks"], "task"),
+        plural(counts["classes"], "class", "classes"),
+        human_bytes(counts["bytes"]),
+    )
+    print_facts(
+        out,
+        [
+            ("digest", version.digest),
+            ("made", f"{when(manifest.created)} by {_writer(version)}"),
+            ("by", manifest.operation + _origin(version)),
+            ("holds", ", ".join(holds)),
+            ("backbone", pairs(flat(version.backbone))),
+            ("settings", f"{pairs(_chosen(version))} (--json shows all)"),
+            *(("", f"{way}: {ids}") for way, ids in _other_settings(version)),
+            ("shared", ", ".join(_shared(version))),
+            *(("unlearned", f"{item}, in version {item.version}") for item in gone),
+            ("writing now", owner),
+            *((f"metric {key}", shown(value)) for key, value in _metrics(version)),
+        ],
     )
     if version.tasks:
         out.print(_tasks_table(version, everything))
     rest = len(version.tasks) - _TASKS_SHOWN
     if rest > 0 and not everything:
         out.print(f"and {plural(rest, 'more task')} (--all shows them)")
-    for line in _other_settings(version):
-        out.print(line, soft_wrap=True)
-    metrics = [(key, v) for key, v in flat(version.metrics) if not key.startswith("unlearned")]
-    if metrics:
-        out.print(facts([(f"metric {key}", value) for key, value in metrics]))
     out.print(_history_table(past if everything else past[-_VERSIONS_SHOWN:]))
     if len(past) > _VERSIONS_SHOWN and not everything:
         out.print(f"and {plural(len(past) - _VERSIONS_SHOWN, 'older version')} (--all shows them)")
@@ -149,7 +148,7 @@ def _tasks_table(version: BankVersion, everything: bool) -> Any:
     tasks = version.tasks if everything else version.tasks[:_TASKS_SHOWN]
     domains = any(task.domain for task in tasks)
     titles = ["id", "name", *(["domain"] if domains else []), "classes", "", "samples"]
-    titles += ["parameters", "not zero", "size"]
+    titles += ["parameters", "not 0", "size"]
     rows = []
     for task in tasks:
         info = task.info
@@ -166,7 +165,8 @@ def _tasks_table(version: BankVersion, everything: bool) -> Any:
                 human_bytes(task.size),
             )
         )
-    return table(titles, rows, numbers="classes samples parameters size")
+    numbers = ("classes", "samples", "parameters", "not 0", "size")
+    return table(titles, rows, numbers=numbers, whole=("id",))
 
 
 def _history_table(past: Iterable[VersionSummary]) -> Any:
@@ -183,18 +183,22 @@ def _history_table(past: Iterable[VersionSummary]) -> Any:
         )
         for line in past
     ]
-    titles = ("version", "made by", "tasks", "classes", "size", "made", "digest", "tags")
-    return table(titles, rows, numbers="version tasks classes size")
+    titles = ("version", "by", "tasks", "classes", "size", "made", "digest", "tags")
+    return table(titles, rows, numbers=_COUNTS, whole=("made", "digest"))
 
 
-def _other_settings(version: BankVersion) -> list[str]:
-    """Which tasks were learned with other settings than the version's, a line for each way."""
+def _other_settings(version: BankVersion) -> list[tuple[str, str]]:
+    """Other settings than the version's, and the tasks that were learned with them."""
     ways: dict[str, list[str]] = {}
     for task in version.tasks:
         other = learned_with(task)
         if other:
-            ways.setdefault(_pairs(sorted(other.items())), []).append(task.id)
-    return [f"learned with {way}: {shortened(ids)}" for way, ids in ways.items()]
+            ways.setdefault(pairs(sorted(other.items())), []).append(task.id)
+    return [(way, shortened(ids)) for way, ids in ways.items()]
+
+
+def _metrics(version: BankVersion) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in flat(version.metrics) if key != METRIC]
 
 
 def _chosen(version: BankVersion) -> list[tuple[str, Any]]:
@@ -205,10 +209,6 @@ def _chosen(version: BankVersion) -> list[tuple[str, Any]]:
 def _shared(version: BankVersion) -> list[str]:
     refs = version.manifest.shared.items()
     return [f"{kind} ({human_bytes(ref.size)})" for kind, ref in sorted(refs)]
-
-
-def _pairs(pairs: Iterable[tuple[str, Any]]) -> str:
-    return ", ".join(f"{key} {shown(value)}" for key, value in pairs)
 
 
 def _writer(version: BankVersion) -> str:
