@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import results
 from orchestrator.gate import Gate
-from orchestrator.ledger import Ledger
 from orchestrator.tracking import (
     Notice,
     PartExtracted,
@@ -82,7 +81,6 @@ class Driver:
         self._tracker = tracker
         self._loop = Loop()
         self._count = len(prepared.tasks)
-        self._ledger = Ledger(prepared.run_dir)
         self._seconds: dict[str, float] = defaultdict(float)
         self._tasks_learned = 0
         self._version: Committed | None = None
@@ -313,7 +311,7 @@ class Driver:
             )
         )
         version = self._prepared.versions.get(index + 1)
-        if version is None or self._ledger.has(index, version.digest):
+        if version is None or results.has_chunk(self._prepared.run_dir, index, version.digest):
             self._evaluated.add(index)
             return
         self._evaluate(index, Committed(version.version, version.digest, index + 1))
@@ -395,8 +393,7 @@ class Driver:
                 routing_confidence=made.routing_confidence,
                 log_prob_true=made.log_prob_true,
             )
-        results.write_chunk(self._prepared.run_dir, index, rows)
-        self._ledger.note(index, version.version, version.digest)
+        results.write_chunk(self._prepared.run_dir, index, rows, key=version.digest)
         metrics = {
             method: {"accuracy": float((made.predicted == scored.label).mean())}
             for method, made in scored.methods.items()

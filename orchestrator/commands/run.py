@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.driver import Outcome
     from orchestrator.experiment import Experiment
     from pipelines.fleet import FleetSpec
+    from workers.modeling.evaluation_settings import EvaluationSettings
 
 
 def run_command(
@@ -100,6 +101,9 @@ def run_experiment(experiment: Experiment, *, console: bool = True) -> dict[str,
         except KeyboardInterrupt:
             tracker.handle(RunFinished("stopped", time.perf_counter() - started))
             raise
+        except Exception:
+            tracker.handle(RunFinished("failed", time.perf_counter() - started))
+            raise
         tracker.handle(RunFinished("finished", time.perf_counter() - started, summary))
     return summary
 
@@ -136,15 +140,15 @@ def finished_outcome(prepared: Prepared) -> Outcome | None:
         BankError: it is another backbone by now.
     """
     from orchestrator.driver import Outcome
-    from orchestrator.ledger import Ledger
 
     head, tasks = prepared.head, len(prepared.tasks)
     if head is None or prepared.learned < tasks or prepared.experiment.gate.active:
         return None
-    ledger = Ledger(prepared.run_dir)
     for count in range(1, tasks + 1):
         version = prepared.versions.get(count)
-        if version is not None and not ledger.has(count - 1, version.digest):
+        if version is not None and not results.has_chunk(
+            prepared.run_dir, count - 1, version.digest
+        ):
             return None
     if prepared.stream.reader.kind == "images":
         from workers.modeling.backbone import Backbone
@@ -188,6 +192,23 @@ def _fleet_spec(prepared: Prepared) -> FleetSpec:
     )
 
 
+def method_kinds(evaluation: EvaluationSettings) -> dict[str, dict[str, str]]:
+    """Methods that the report does not know by name, by what they say of themselves."""
+    from orchestrator.report.methods import describe
+    from workers.modeling.baselines import BASELINES
+    from workers.modeling.routers import ROUTERS
+
+    kinds: dict[str, dict[str, str]] = {}
+    for name in evaluation.reported_routers:
+        router = ROUTERS[name]
+        kind = "upper bound" if router.upper_bound else "router"
+        kinds[name] = {"kind": "order" if router.order_dependent else kind}
+    for name in evaluation.baselines:
+        bound = BASELINES[name].bound
+        kinds[name] = {"kind": f"{bound} bound" if bound else "baseline"}
+    return {name: said for name, said in kinds.items() if describe(name).kind != said["kind"]}
+
+
 def _finish(
     prepared: Prepared, outcome: Outcome, seconds: dict[str, float], started: float
 ) -> dict[str, Any]:
@@ -198,7 +219,6 @@ def _finish(
     mark = time.perf_counter()
     results.consolidate_predictions(run_dir)
     predictions = results.read_predictions(run_dir, results.METRIC_COLUMNS)
-    results.write_metrics(run_dir, results.metric_table(predictions))
 
     def total(name: str) -> int:
         return sum(int(info.get(name, 0)) for info in outcome.infos)
@@ -209,6 +229,9 @@ def _finish(
         "bank": e.bank_name,
         "version": outcome.version,
         "digest": outcome.digest,
+        "scenario": prepared.stream.scenario,
+        "primary": e.evaluation.routers[0],
+        "methods": method_kinds(e.evaluation),
         "tasks": len(prepared.tasks),
         "tasks_learned": outcome.tasks_learned,
         "backbone_images": outcome.backbone_images,
