@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workers.errors import BackboneError, CorruptionError, DataError, LucaError
+from workers.errors import BackboneError, CorruptionError, DataError, LucaError, StorageError
 from workers.picture_batches import PictureBatches, left_out
 from workers.storage.features import (
     FeatureCache,
@@ -260,6 +260,10 @@ class Extractor:
         except CorruptionError as error:
             work.notes.append(f"computed again: {error}")
             return None
+        except StorageError:
+            if self._cache.has(key):
+                raise
+            return None  # deleted by someone since the look
         missing = len(request.samples) - len(part)
         # A part may have been cached under a laxer tolerance; then the pictures are looked at again.
         return part if missing <= self._settings.tolerate_unreadable else None

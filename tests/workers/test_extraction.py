@@ -250,6 +250,15 @@ def test_a_fault_in_one_of_many_parts_leaves_those_before_it_cached(
         next(results)
 
 
+def test_a_part_that_vanishes_after_the_look_is_computed(
+    make: Callable[..., Extractor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extractor = make(Pictures(PICTURES))
+    looks = iter([True, False])
+    monkeypatch.setattr(FeatureCache, "has", lambda cache, key: next(looks))
+    assert extractor.extract(PartRequest(table(PICTURES))).images == N
+
+
 # -- unreadable pictures -------------------------------------------------------------------------------------
 
 

@@ -76,7 +76,9 @@ def _is_plain_vit(model: Any) -> bool:
     block = model.blocks[-1]
     if type(block) is not vit.Block or type(block.attn) is not vit.Attention:
         return False
-    return type(block.mlp) is Mlp and getattr(block.attn, "gate", None) is None
+    attention = block.attn
+    known = all(hasattr(attention, name) for name in ("q_norm", "k_norm", "norm", "head_dim"))
+    return known and type(block.mlp) is Mlp and getattr(attention, "gate", None) is None
 
 
 def _short_forward(model: Any, images: Tensor) -> Tensor:

@@ -16,9 +16,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
     from PIL.Image import Image
 
@@ -128,6 +127,8 @@ def view_generator(seed: int, content: str, view: int) -> random.Random:
 
 def write_pixels(image: Image, target: NDArray[np.uint8]) -> None:
     """Copies an RGB picture into one row of a batch, uint8 [h, w, 3]."""
+    import numpy as np
+
     target[...] = np.frombuffer(image.tobytes(), np.uint8).reshape(target.shape)
 
 

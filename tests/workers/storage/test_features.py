@@ -417,6 +417,13 @@ def test_rows_are_selected_by_id_in_the_order_asked_for() -> None:
         FeatureSet.select(parts, ["p1-0001", "nobody"])
 
 
+def test_a_set_of_nothing_is_empty() -> None:
+    for nothing in (FeatureSet.concatenate([]), FeatureSet.concatenate([part(0, 1)])):
+        assert len(nothing) == 0
+        assert nothing.gather(np.array([], dtype=np.int64)).shape == (0, nothing.width)
+        assert len(nothing.ids()) == 0
+
+
 def test_a_materialised_set_cannot_be_changed_by_accident() -> None:
     whole = FeatureSet.concatenate([part(4, 0), part(3, 1)])
     with pytest.raises(ValueError):
