@@ -226,11 +226,12 @@ class Model:
         return PictureDecoder(self.backbone.transform, self._max_pixels)
 
     def _predict_rows(self, batch: FeatureBatch) -> Predicted:
+        import numpy as np
         import torch
 
         if batch.features.shape[1] != self.width:
             raise DataError(self._other_width(batch.where, batch.features.shape[1]))
-        return self.predict_features(torch.from_numpy(batch.features))
+        return self.predict_features(torch.from_numpy(np.array(batch.features)))
 
     def _other_width(self, where: str, width: int | None) -> str:
         return (

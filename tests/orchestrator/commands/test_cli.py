@@ -1,0 +1,63 @@
+"""The command line itself: quick to answer, and every mistake one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.orchestrator.commands.luca import Luca
+
+HEAVY = ("torch", "ray", "timm", "pandas", "sklearn", "pyarrow", "numpy", "wandb", "pydantic")
+COMMANDS = ("run", "stream", "init", "doctor", "predict", "schema")
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Which heavy packages a fresh interpreter has imported after a statement."""
+    code = f"import sys\n{statement}\nprint(*[m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_imports_neither_torch_nor_ray_nor_anything_large() -> None:
+    statement = (
+        "from orchestrator.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as end: assert end.code == 0"
+    )
+    assert loaded_after(statement) == set()
+
+
+def test_opening_a_bank_needs_neither_torch_nor_ray() -> None:
+    assert loaded_after("import orchestrator; orchestrator.open_bank") <= {"numpy", "pydantic"}
+
+
+def test_help_names_every_command(luca: Luca) -> None:
+    done = luca("--help")
+    assert done.code == 0
+    for command in COMMANDS:
+        assert f"\n  {command} " in done.out
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ("stream", "show")])
+def test_every_command_explains_itself(luca: Luca, command: str | tuple[str, ...]) -> None:
+    words = (command,) if isinstance(command, str) else command
+    done = luca(*words, "--help")
+    assert done.code == 0
+    assert "Usage: " in done.out
+
+
+def test_an_unknown_command_or_option_ends_with_code_2(luca: Luca) -> None:
+    for arguments in (["rum"], ["predict", "--bnak", "demo", "."], ["predict", "."]):
+        done = luca(*arguments)
+        assert done.code == 2
+        assert done.out == ""
+        assert "Error: " in done.err
+
+
+def test_an_unknown_attribute_of_the_package_is_an_attribute_error() -> None:
+    import orchestrator
+
+    with pytest.raises(AttributeError, match="no attribute 'bank'"):
+        _ = orchestrator.bank  # type: ignore[attr-defined]
