@@ -63,7 +63,7 @@ def print_facts(out: Console, pairs: Iterable[tuple[str, object]]) -> None:
     """Names and values, a line each or more where values are long, without those that have no value."""
     from rich.text import Text
 
-    told = [(name, printable(str(v))) for name, v in pairs if v not in (None, "")]
+    told = [(printable(name), printable(str(v))) for name, v in pairs if v not in (None, "")]
     indent = max((len(name) for name, _ in told), default=0) + 2
     for name, value in told:
         lines = textwrap.wrap(value, max(20, out.width - indent)) or [""]

@@ -19,7 +19,7 @@ from orchestrator.commands.bank.output import (
 )
 from orchestrator.commands.text import human_bytes, plural, shortened
 from pipelines.forking import learned_with
-from pipelines.unlearned import METRIC, unlearned
+from pipelines.unlearned import METRIC, Unlearned, unlearned
 from workers.errors import LucaError
 from workers.storage.bank import LATEST
 from workers.storage.bank_inspect import VersionSummary, diff, history, list_banks
@@ -83,8 +83,7 @@ def show_command(storage: str, name: str, *, everything: bool, as_json: bool) ->
     refs = version.bank.refs()
     tags = sorted(tag for tag, to in refs.items() if to == version.version)
     owner = version.bank.owner()
-    gone = unlearned(version)
-    past, problem = _history(version)
+    past, gone, problem = _history(version)
     if as_json:
         print_json(
             {
@@ -136,12 +135,17 @@ def show_command(storage: str, name: str, *, everything: bool, as_json: bool) ->
         out.print(f"the history cannot be read: {problem}", soft_wrap=True)
 
 
-def _history(version: BankVersion) -> tuple[tuple[VersionSummary, ...], str]:
-    """The bank's versions, and why they cannot be listed: an old damaged one must not hide a new sound one."""
+def _history(
+    version: BankVersion,
+) -> tuple[tuple[VersionSummary, ...], tuple[Unlearned, ...], str]:
+    """The bank's versions, what was unlearned, and why they cannot be told.
+
+    An old damaged version must not hide a new sound one.
+    """
     try:
-        return history(version.bank), ""
+        return history(version.bank), unlearned(version), ""
     except LucaError as error:
-        return (), str(error)
+        return (), (), str(error)
 
 
 def _tasks_table(version: BankVersion, everything: bool) -> Any:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.orchestrator.commands.luca import Luca
+from tests.orchestrator.commands.command_line import CommandLine
 
 HEAVY = ("torch", "ray", "timm", "pandas", "sklearn", "pyarrow", "numpy", "wandb", "pydantic")
 COMMANDS = ("run", "stream", "init", "doctor", "predict", "schema")
@@ -33,24 +33,24 @@ def test_opening_a_bank_needs_neither_torch_nor_ray() -> None:
     assert loaded_after("import orchestrator; orchestrator.open_bank") <= {"numpy", "pydantic"}
 
 
-def test_help_names_every_command(luca: Luca) -> None:
-    done = luca("--help")
+def test_help_names_every_command(typed: CommandLine) -> None:
+    done = typed("--help")
     assert done.code == 0
     for command in COMMANDS:
         assert f"\n  {command} " in done.out
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, ("stream", "show")])
-def test_every_command_explains_itself(luca: Luca, command: str | tuple[str, ...]) -> None:
+def test_every_command_explains_itself(typed: CommandLine, command: str | tuple[str, ...]) -> None:
     words = (command,) if isinstance(command, str) else command
-    done = luca(*words, "--help")
+    done = typed(*words, "--help")
     assert done.code == 0
     assert "Usage: " in done.out
 
 
-def test_an_unknown_command_or_option_ends_with_code_2(luca: Luca) -> None:
+def test_an_unknown_command_or_option_ends_with_code_2(typed: CommandLine) -> None:
     for arguments in (["rum"], ["predict", "--bnak", "demo", "."], ["predict", "."]):
-        done = luca(*arguments)
+        done = typed(*arguments)
         assert done.code == 2
         assert done.out == ""
         assert "Error: " in done.err

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.experiment_files import load_experiment
 from orchestrator.preparation import Prepared, prepare
 from pipelines.features import FeaturePlan
-from tests.orchestrator.commands.luca import Luca
+from tests.orchestrator.commands.command_line import CommandLine
 from tests.pipelines.sources.data import write_features, write_images
 from workers.storage.bank_draft import TaskDraft
 from workers.storage.bank_writer import BankWriter
@@ -44,8 +44,8 @@ def experiment(tmp_path: Path, source: str, *, classes_per_task: int = 2) -> Pat
     return file
 
 
-def plan(luca: Luca, *arguments: Any) -> dict[str, Any]:
-    done = luca("run", "--dry-run", "--json", *arguments)
+def plan(typed: CommandLine, *arguments: Any) -> dict[str, Any]:
+    done = typed("run", "--dry-run", "--json", *arguments)
     assert done.code == 0, done.err
     found: dict[str, Any] = json.loads(done.out)
     return found
@@ -75,8 +75,8 @@ def cache_parts(prepared: Prepared, key: str, rows: Any, width: int) -> None:
         cache.write(layout.key(part, 0, key), ids, np.ones((len(ids), width), np.float32))
 
 
-def test_a_new_bank_of_ready_features(luca: Luca, features: Path) -> None:
-    found = plan(luca, features)
+def test_a_new_bank_of_ready_features(typed: CommandLine, features: Path) -> None:
+    found = plan(typed, features)
     assert [task["learned"] for task in found["tasks"]] == [False, False]
     assert [task["train"] for task in found["tasks"]] == [8, 8]
     assert found["backbone"] == {"name": "ready-features", "width": 6}
@@ -88,12 +88,12 @@ def test_a_new_bank_of_ready_features(luca: Luca, features: Path) -> None:
     assert found["bank"]["to_learn"] == 2
 
 
-def test_parameters_are_those_a_module_has(luca: Luca, features: Path) -> None:
+def test_parameters_are_those_a_module_has(typed: CommandLine, features: Path) -> None:
     import torch
 
     from workers.modeling.luca import LucaSettings, init_parameters, parameter_count
 
-    module = plan(luca, features)["module"]
+    module = plan(typed, features)["module"]
     made = init_parameters(6, LucaSettings(ratio=2), generator=torch.Generator())
     assert module["parameters"] == parameter_count(made)
     assert module["bytes"] == 4 * parameter_count(made)
@@ -101,42 +101,48 @@ def test_parameters_are_those_a_module_has(luca: Luca, features: Path) -> None:
     assert module["statistics_bytes"] == 4 * (6 * 7 // 2 + 6 + 1) * 8
 
 
-def test_half_precision_and_unified_heads_change_the_sizes(luca: Luca, features: Path) -> None:
-    found = plan(luca, features, "-o", "features.dtype=float16", "-o", "recipe=tosca")
+def test_half_precision_and_unified_heads_change_the_sizes(
+    typed: CommandLine, features: Path
+) -> None:
+    found = plan(typed, features, "-o", "features.dtype=float16", "-o", "recipe=tosca")
     assert found["features"]["bytes"] == 24 * 6 * 2
     assert found["objective"] == "unified"
     assert found["module"]["head_parameters"] == 4 * 6 + 1
 
 
-def test_what_the_bank_holds_is_not_learned_again(luca: Luca, features: Path) -> None:
+def test_what_the_bank_holds_is_not_learned_again(typed: CommandLine, features: Path) -> None:
     prepared = prepare(load_experiment(str(features)))
     commit(prepared, 1, {"name": "ready-features", "width": 6, "fingerprint": "ready-features-6"})
-    found = plan(luca, features)
+    found = plan(typed, features)
     assert [task["learned"] for task in found["tasks"]] == [True, False]
     assert found["bank"]["version"] == 1
     assert found["bank"]["to_learn"] == 1
-    text = luca("run", features, "--dry-run").out
+    text = typed("run", features, "--dry-run").out
     assert "version 1 holds 1 task" in text
     assert "1 task to learn" in text
 
 
-def test_images_that_are_not_cached_would_go_through_the_backbone(luca: Luca, images: Path) -> None:
-    found = plan(luca, images)
+def test_images_that_are_not_cached_would_go_through_the_backbone(
+    typed: CommandLine, images: Path
+) -> None:
+    found = plan(typed, images)
     assert found["backbone"] == {"name": "demo_vit", "width": 192}
     assert found["features"]["backbone_images"] == 10
     assert found["features"]["exact"]
     assert found["features"]["cached_rows"] == 0
-    views = plan(luca, images, "-o", "features.views=3")
+    views = plan(typed, images, "-o", "features.views=3")
     assert views["features"]["rows"] == 10 + 3 * 6
     assert views["features"]["backbone_images"] == 28
 
 
-def test_cached_features_are_seen_under_the_banks_fingerprint(luca: Luca, images: Path) -> None:
+def test_cached_features_are_seen_under_the_banks_fingerprint(
+    typed: CommandLine, images: Path
+) -> None:
     prepared = prepare(load_experiment(str(images)))
     commit(prepared, 1, {"name": "demo_vit", "width": 192, "fingerprint": "f" * 32})
     key = cache_key("f" * 32, "float32")
     cache_parts(prepared, key, prepared.tasks[1].task.train, 192)
-    found = plan(luca, images)["features"]
+    found = plan(typed, images)["features"]
     assert found["cached_rows"] == 3
     # The second task's test images, and the first task's for scoring it again.
     assert found["backbone_images"] == 2 + 3 + 2
@@ -144,27 +150,27 @@ def test_cached_features_are_seen_under_the_banks_fingerprint(luca: Luca, images
     for split in ("train", "test"):
         cache_parts(prepared, key, getattr(prepared.tasks[0].task, split), 192)
     cache_parts(prepared, key, prepared.tasks[1].task.test, 192)
-    found = plan(luca, images)["features"]
+    found = plan(typed, images)["features"]
     assert (found["backbone_images"], found["exact"]) == (0, True)
-    assert "0 images would go through it" in luca("run", images, "--dry-run").out
+    assert "0 images would go through it" in typed("run", images, "--dry-run").out
 
 
 def test_hub_weights_are_not_fetched_and_the_count_is_an_upper_bound(
-    luca: Luca, images: Path
+    typed: CommandLine, images: Path
 ) -> None:
     name = "vit_tiny_patch16_224"
-    found = plan(luca, images, "-o", f"backbone.name={name}")
+    found = plan(typed, images, "-o", f"backbone.name={name}")
     assert found["backbone"] == {"name": name, "width": 192}
     assert found["features"]["cached_rows"] is None
     assert not found["features"]["exact"]
-    text = luca("run", images, "--dry-run", "-o", f"backbone.name={name}").out
+    text = typed("run", images, "--dry-run", "-o", f"backbone.name={name}").out
     assert "at most 10 images" in text
 
 
 def test_the_text_names_tasks_bank_run_and_that_nothing_started(
-    luca: Luca, features: Path, tmp_path: Path
+    typed: CommandLine, features: Path, tmp_path: Path
 ) -> None:
-    text = luca("run", features, "--dry-run").out
+    text = typed("run", features, "--dry-run").out
     for words in (
         "mine: class_incremental, 4 classes in 2 tasks",
         "24 of width 6 as float32, 576 B",
@@ -188,20 +194,22 @@ def test_the_text_names_tasks_bank_run_and_that_nothing_started(
     ],
 )
 def test_what_a_run_would_refuse_is_refused(
-    luca: Luca, images: Path, override: str, words: str
+    typed: CommandLine, images: Path, override: str, words: str
 ) -> None:
-    assert words in luca.refused("run", "--dry-run", images, "-o", override)
+    assert words in typed.refused("run", "--dry-run", images, "-o", override)
 
 
-def test_a_bank_of_another_backbone_is_refused(luca: Luca, images: Path) -> None:
+def test_a_bank_of_another_backbone_is_refused(typed: CommandLine, images: Path) -> None:
     prepared = prepare(load_experiment(str(images)))
     commit(prepared, 1, {"name": "vit_base_patch16_224", "width": 768, "fingerprint": "0" * 32})
-    sentence = luca.refused("run", "--dry-run", images)
+    sentence = typed.refused("run", "--dry-run", images)
     assert "'vit_base_patch16_224', not 'demo_vit'" in sentence
 
 
-def test_ready_features_are_looked_for_under_their_own_key(luca: Luca, features: Path) -> None:
+def test_ready_features_are_looked_for_under_their_own_key(
+    typed: CommandLine, features: Path
+) -> None:
     prepared = prepare(load_experiment(str(features)))
     key = ready_key(6, "float32")
     cache_parts(prepared, key, prepared.tasks[0].task.train, 6)
-    assert plan(luca, features)["features"]["cached_rows"] == 8
+    assert plan(typed, features)["features"]["cached_rows"] == 8

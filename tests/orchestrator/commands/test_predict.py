@@ -14,7 +14,7 @@ import pytest
 
 import orchestrator
 from orchestrator.commands.prediction_output import COLUMNS
-from tests.orchestrator.commands.luca import Luca
+from tests.orchestrator.commands.command_line import CommandLine
 from tests.orchestrator.small_bank import (
     COLOURS,
     WIDTH,
@@ -41,9 +41,9 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_images_come_out_with_class_task_and_confidences(
-    luca: Luca, bank_storage: Path, pictures: Path
+    typed: CommandLine, bank_storage: Path, pictures: Path
 ) -> None:
-    done = luca(
+    done = typed(
         "predict", "--bank", "colours", "--storage", bank_storage, pictures, "--format", "csv"
     )
     assert done.code == 0
@@ -60,10 +60,10 @@ def test_images_come_out_with_class_task_and_confidences(
 
 
 def test_a_table_is_aligned_and_files_are_predicted_in_the_order_given(
-    luca: Luca, bank_storage: Path, pictures: Path
+    typed: CommandLine, bank_storage: Path, pictures: Path
 ) -> None:
     files = [pictures / "red/101.png", pictures / "blue/100.png"]
-    done = luca("predict", "--bank", "colours", "--storage", bank_storage, *files)
+    done = typed("predict", "--bank", "colours", "--storage", bank_storage, *files)
     lines = done.out.splitlines()
     assert lines[0].split() == ["id", "class", "confidence", "task", "routing", "confidence"]
     assert [line.split()[:2] for line in lines[1:]] == [
@@ -73,9 +73,11 @@ def test_a_table_is_aligned_and_files_are_predicted_in_the_order_given(
     assert lines[0].index("class") == lines[1].index("red ") == lines[2].index("blue ")
 
 
-def test_json_lines_hold_what_the_api_gives(luca: Luca, bank_storage: Path, tmp_path: Path) -> None:
+def test_json_lines_hold_what_the_api_gives(
+    typed: CommandLine, bank_storage: Path, tmp_path: Path
+) -> None:
     features = write_features(tmp_path / "f.parquet", [0, 1, 2, 3, 0, 2])
-    done = luca(
+    done = typed(
         "predict", "-b", "vectors", "--storage", bank_storage, features, "--format", "jsonl"
     )
     found = [json.loads(line) for line in done.out.splitlines()]
@@ -90,31 +92,31 @@ def test_json_lines_hold_what_the_api_gives(luca: Luca, bank_storage: Path, tmp_
 
 @pytest.mark.parametrize("size", [1, 4, 1000])
 def test_the_batch_size_changes_nothing(
-    luca: Luca, bank_storage: Path, tmp_path: Path, size: int
+    typed: CommandLine, bank_storage: Path, tmp_path: Path, size: int
 ) -> None:
     features = write_features(tmp_path / "f.parquet", [0, 1, 2, 3, 0, 2])
     common = ("predict", "-b", "vectors", "--storage", bank_storage, features, "--format", "csv")
-    assert luca(*common, "--batch-size", size).out == luca(*common).out
+    assert typed(*common, "--batch-size", size).out == typed(*common).out
 
 
 def test_a_tag_or_a_version_is_predicted_with(
-    luca: Luca, bank_storage: Path, tmp_path: Path
+    typed: CommandLine, bank_storage: Path, tmp_path: Path
 ) -> None:
     features = write_features(tmp_path / "f.parquet", [3])
     common = ("--storage", bank_storage, features, "--format", "csv")
-    tagged = luca("predict", "--bank", "vectors@production", *common)
+    tagged = typed("predict", "--bank", "vectors@production", *common)
     assert rows_of(tagged.out)[0]["class"] in ("a", "b")
-    assert luca("predict", "--bank", "vectors@1", *common).out == tagged.out
-    assert rows_of(luca("predict", "--bank", "vectors@latest", *common).out)[0]["class"] == "d"
+    assert typed("predict", "--bank", "vectors@1", *common).out == tagged.out
+    assert rows_of(typed("predict", "--bank", "vectors@latest", *common).out)[0]["class"] == "d"
 
 
 def test_files_hold_the_same_in_every_format(
-    luca: Luca, bank_storage: Path, tmp_path: Path
+    typed: CommandLine, bank_storage: Path, tmp_path: Path
 ) -> None:
     features = write_features(tmp_path / "f.parquet", [0, 1, 2, 3])
     common = ("predict", "-b", "vectors", "--storage", bank_storage, features, "--output")
     for suffix in ("csv", "jsonl", "parquet"):
-        done = luca(*common, tmp_path / f"out.{suffix}")
+        done = typed(*common, tmp_path / f"out.{suffix}")
         assert (done.code, done.out) == (0, "")
     parquet = pq.read_table(tmp_path / "out.parquet").to_pylist()
     lines = [json.loads(x) for x in (tmp_path / "out.jsonl").read_text().splitlines()]
@@ -129,37 +131,37 @@ def test_files_hold_the_same_in_every_format(
 
 
 def test_tables_of_images_are_predicted_by_their_ids(
-    luca: Luca, bank_storage: Path, tmp_path: Path
+    typed: CommandLine, bank_storage: Path, tmp_path: Path
 ) -> None:
     data = [{"bytes": png(colour, 70), "path": None} for colour in COLOURS]
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     table = pa.table({"id": list("wxyz"), "picture": pa.array(data, kind)})
     pq.write_table(table, tmp_path / "images.parquet")
-    done = luca("predict", "-b", "colours", "--storage", bank_storage, tmp_path, "--format", "csv")
+    done = typed("predict", "-b", "colours", "--storage", bank_storage, tmp_path, "--format", "csv")
     found = {row["id"]: row["class"] for row in rows_of(done.out)}
     assert found == dict(zip("wxyz", COLOURS, strict=True))
 
 
 def test_names_with_commas_quotes_and_line_breaks_survive(
-    luca: Luca, bank_storage: Path, tmp_path: Path
+    typed: CommandLine, bank_storage: Path, tmp_path: Path
 ) -> None:
     name = 'a, "b"\nc é.png'
     picture("red", 5).save(tmp_path / name)
     common = ("predict", "-b", "colours", "--storage", bank_storage, tmp_path)
-    assert rows_of(luca(*common, "--format", "csv").out)[0]["id"] == f"{tmp_path}/{name}"
-    table = luca(*common).out
+    assert rows_of(typed(*common, "--format", "csv").out)[0]["id"] == f"{tmp_path}/{name}"
+    table = typed(*common).out
     assert len(table.splitlines()) == 2
     assert "\\n" in table
 
 
 def test_an_unreadable_image_ends_it_and_is_named(
-    luca: Luca, bank_storage: Path, pictures: Path, tmp_path: Path
+    typed: CommandLine, bank_storage: Path, pictures: Path, tmp_path: Path
 ) -> None:
     bad = pictures / "red/aaa.jpg"
     bad.write_bytes(b"a text file")
     output = tmp_path / "out.csv"
     output.write_text("as it was")
-    sentence = luca.refused(
+    sentence = typed.refused(
         "predict", "-b", "colours", "--storage", bank_storage, pictures, "--output", output
     )
     assert str(bad) in sentence
@@ -170,13 +172,13 @@ def test_an_unreadable_image_ends_it_and_is_named(
 
 
 def test_unreadable_images_can_be_skipped_and_are_counted(
-    luca: Luca, bank_storage: Path, pictures: Path
+    typed: CommandLine, bank_storage: Path, pictures: Path
 ) -> None:
     (pictures / "red/aaa.jpg").write_bytes(b"a text file")
     (pictures / "red/empty.png").write_bytes(b"")
     whole = (pictures / "blue/100.png").read_bytes()
     (pictures / "blue/cut.png").write_bytes(whole[: len(whole) // 2])
-    done = luca(
+    done = typed(
         *("predict", "-b", "colours", "--storage", bank_storage, pictures),
         *("--format", "csv", "--skip-unreadable", "--batch-size", "2"),
     )
@@ -188,10 +190,10 @@ def test_unreadable_images_can_be_skipped_and_are_counted(
 
 
 def test_files_that_are_no_images_are_left_out_with_a_word(
-    luca: Luca, bank_storage: Path, pictures: Path
+    typed: CommandLine, bank_storage: Path, pictures: Path
 ) -> None:
     (pictures / "notes.txt").write_text("notes")
-    done = luca("predict", "-b", "colours", "--storage", bank_storage, pictures)
+    done = typed("predict", "-b", "colours", "--storage", bank_storage, pictures)
     assert done.code == 0
     assert "1 file is neither image nor table" in done.err
 
@@ -218,7 +220,7 @@ def test_files_that_are_no_images_are_left_out_with_a_word(
     ],
 )
 def test_mistakes_end_in_one_sentence_that_says_what_would_do(
-    luca: Luca,
+    typed: CommandLine,
     bank_storage: Path,
     pictures: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -227,28 +229,30 @@ def test_mistakes_end_in_one_sentence_that_says_what_would_do(
 ) -> None:
     monkeypatch.chdir(pictures.parent)
     given = [str(pictures) + a[1:] if a == "P" or a.startswith("P/") else a for a in arguments]
-    sentence = luca.refused("predict", "--storage", bank_storage, *given)
+    sentence = typed.refused("predict", "--storage", bank_storage, *given)
     for word in words:
         assert word in sentence
     assert sorted(os.listdir(pictures.parent)) == ["pictures"]
 
 
-def test_an_empty_folder_is_refused(luca: Luca, bank_storage: Path, tmp_path: Path) -> None:
+def test_an_empty_folder_is_refused(typed: CommandLine, bank_storage: Path, tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
-    sentence = luca.refused("predict", "-b", "colours", "--storage", bank_storage, tmp_path)
+    sentence = typed.refused("predict", "-b", "colours", "--storage", bank_storage, tmp_path)
     assert "no image and no Parquet or Arrow file" in sentence
 
 
 def test_a_link_that_leads_back_up_is_refused(
-    luca: Luca, bank_storage: Path, pictures: Path
+    typed: CommandLine, bank_storage: Path, pictures: Path
 ) -> None:
     (pictures / "red/again").symlink_to(pictures)
-    sentence = luca.refused("predict", "-b", "colours", "--storage", bank_storage, pictures)
+    sentence = typed.refused("predict", "-b", "colours", "--storage", bank_storage, pictures)
     assert "symbolic link loop" in sentence
 
 
-def test_a_storage_without_banks_says_so(luca: Luca, pictures: Path, tmp_path: Path) -> None:
-    sentence = luca.refused("predict", "-b", "x", "--storage", tmp_path / "none", pictures)
+def test_a_storage_without_banks_says_so(
+    typed: CommandLine, pictures: Path, tmp_path: Path
+) -> None:
+    sentence = typed.refused("predict", "-b", "x", "--storage", tmp_path / "none", pictures)
     assert "none yet" in sentence
     assert not (tmp_path / "none").exists()
 
@@ -259,23 +263,23 @@ def table_of(tmp_path: Path, **columns: object) -> Path:
 
 
 def test_features_that_do_not_fit_are_refused_and_named(
-    luca: Luca, bank_storage: Path, tmp_path: Path
+    typed: CommandLine, bank_storage: Path, tmp_path: Path
 ) -> None:
     common = ("predict", "-b", "vectors", "--storage", bank_storage)
     wide = write_features(tmp_path / "wide.parquet", [0], width=WIDTH + 2)
-    assert "width 8, and bank 'vectors' was learned on width 6" in luca.refused(*common, wide)
+    assert "width 8, and bank 'vectors' was learned on width 6" in typed.refused(*common, wide)
     lists = table_of(tmp_path, feature=pa.array([[1.0] * 5]))
-    assert "width 5, and bank 'vectors'" in luca.refused(*common, lists)
+    assert "width 5, and bank 'vectors'" in typed.refused(*common, lists)
     infinite = table_of(tmp_path, feature=pa.array([[1.0] * 6, [float("inf")] * 6]))
-    assert "inf in row 1" in luca.refused(*common, infinite)
+    assert "inf in row 1" in typed.refused(*common, infinite)
     other = table_of(tmp_path, vector=[[1.0] * 6], name=["x"])
-    sentence = luca.refused(*common, other)
+    sentence = typed.refused(*common, other)
     assert "no column 'feature'" in sentence
     assert "vector, name" in sentence
-    found = luca(*common, other, "--feature-column", "vector", "--format", "csv")
+    found = typed(*common, other, "--feature-column", "vector", "--format", "csv")
     assert len(rows_of(found.out)) == 1
     empty = table_of(tmp_path, feature=pa.array([], pa.list_(pa.float32(), 6)))
-    assert "have no rows" in luca.refused(*common, empty)
+    assert "have no rows" in typed.refused(*common, empty)
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"PAR1 and nothing else")
-    assert "cannot be read as Parquet" in luca.refused(*common, broken)
+    assert "cannot be read as Parquet" in typed.refused(*common, broken)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from orchestrator.commands.schema import experiment_schema
-from tests.orchestrator.commands.luca import Luca
+from tests.orchestrator.commands.command_line import CommandLine
 
 
 def preset(name: str) -> dict[str, Any]:
@@ -20,8 +20,8 @@ def preset(name: str) -> dict[str, Any]:
     return data
 
 
-def test_the_command_prints_a_valid_schema(luca: Luca) -> None:
-    schema = json.loads(luca("schema").out)
+def test_the_command_prints_a_valid_schema(typed: CommandLine) -> None:
+    schema = json.loads(typed("schema").out)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema == experiment_schema()
     assert "description" in schema["properties"]["seed"]

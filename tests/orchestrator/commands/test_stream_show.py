@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.commands.luca import Luca
+from tests.orchestrator.commands.command_line import CommandLine
 from tests.pipelines.sources.data import write_features, write_images
 
 
@@ -24,8 +24,10 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_tasks_are_printed_with_their_classes_and_counts(luca: Luca, features: Path) -> None:
-    done = luca("stream", "show", features)
+def test_tasks_are_printed_with_their_classes_and_counts(
+    typed: CommandLine, features: Path
+) -> None:
+    done = typed("stream", "show", features)
     assert done.code == 0
     lines = [line.split() for line in done.out.splitlines()]
     assert lines[0][:2] == ["mine:", "class_incremental,"]
@@ -34,17 +36,17 @@ def test_tasks_are_printed_with_their_classes_and_counts(luca: Luca, features: P
     assert "features of width 6" in done.out
 
 
-def test_json_holds_all_of_it_and_the_same_digest(luca: Luca, features: Path) -> None:
-    found = json.loads(luca("stream", "show", features, "--json").out)
+def test_json_holds_all_of_it_and_the_same_digest(typed: CommandLine, features: Path) -> None:
+    found = json.loads(typed("stream", "show", features, "--json").out)
     assert found["name"] == "mine"
     assert found["seed"] == 1993
     assert found["feature_width"] == 6
     assert [task["classes"] for task in found["tasks"]] == [["a", "b"], ["c", "d"]]
-    assert luca("stream", "show", features).out.splitlines()[-1] == f"digest {found['digest']}"
+    assert typed("stream", "show", features).out.splitlines()[-1] == f"digest {found['digest']}"
 
 
-def test_overrides_change_the_stream(luca: Luca, features: Path) -> None:
-    done = luca(
+def test_overrides_change_the_stream(typed: CommandLine, features: Path) -> None:
+    done = typed(
         "stream", "show", features, "-o", "stream.classes_per_task=4", "-o", "seed=5", "--json"
     )
     found = json.loads(done.out)
@@ -52,14 +54,14 @@ def test_overrides_change_the_stream(luca: Luca, features: Path) -> None:
     assert found["seed"] == 5
 
 
-def test_warnings_and_domains_are_shown(luca: Luca, tmp_path: Path) -> None:
+def test_warnings_and_domains_are_shown(typed: CommandLine, tmp_path: Path) -> None:
     root = write_images(tmp_path / "im", {"x/cat": 3, "x/dog": 3, "y/cat": 3, "y/dog": 3})
     file = tmp_path / "e.yaml"
     file.write_text(
         f"storage: {tmp_path / 's'}\nstream:\n  scenario: domain_incremental\n"
         f"  source: {{kind: image_folder, path: {root}, domain_folders: true}}\n"
     )
-    done = luca("stream", "show", file)
+    done = typed("stream", "show", file)
     assert done.code == 0
     assert [line.split()[:2] for line in done.out.splitlines()[3:5]] == [["x", "x"], ["y", "y"]]
     assert "warning: " in done.out
@@ -67,7 +69,7 @@ def test_warnings_and_domains_are_shown(luca: Luca, tmp_path: Path) -> None:
 
 
 def test_long_lists_of_classes_are_cut_for_people_and_whole_in_json(
-    luca: Luca, tmp_path: Path
+    typed: CommandLine, tmp_path: Path
 ) -> None:
     names = [f"species number {at:03d}" for at in range(40)]
     write_features(tmp_path / "f.parquet", names, train=2, test=1)
@@ -76,8 +78,8 @@ def test_long_lists_of_classes_are_cut_for_people_and_whole_in_json(
         f"storage: {tmp_path / 's'}\nstream:\n  scenario: class_incremental\n  classes_per_task: 40\n"
         f"  source: {{kind: features, path: {tmp_path / 'f.parquet'}}}\n"
     )
-    assert "and 37 more" in luca("stream", "show", file).out
-    found = json.loads(luca("stream", "show", file, "--json").out)
+    assert "and 37 more" in typed("stream", "show", file).out
+    found = json.loads(typed("stream", "show", file, "--json").out)
     assert sorted(found["tasks"][0]["classes"]) == names
 
 
@@ -91,10 +93,10 @@ def test_long_lists_of_classes_are_cut_for_people_and_whole_in_json(
     ],
 )
 def test_mistakes_end_in_one_sentence(
-    luca: Luca, features: Path, override: str, words: str
+    typed: CommandLine, features: Path, override: str, words: str
 ) -> None:
-    assert words in luca.refused("stream", "show", features, "-o", override)
+    assert words in typed.refused("stream", "show", features, "-o", override)
 
 
-def test_an_unknown_experiment_names_the_presets(luca: Luca) -> None:
-    assert "did you mean 'demo'" in luca.refused("stream", "show", "dmeo")
+def test_an_unknown_experiment_names_the_presets(typed: CommandLine) -> None:
+    assert "did you mean 'demo'" in typed.refused("stream", "show", "dmeo")

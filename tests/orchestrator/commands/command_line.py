@@ -26,8 +26,8 @@ class Done:
         return line
 
 
-class Luca:
-    """``luca(...)`` runs a command."""
+class CommandLine:
+    """``typed(...)`` runs ``luca`` as if typed."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
