@@ -99,7 +99,8 @@ def check_wandb(settings: WandbSettings) -> Iterator[Finding]:
 def check_ray(settings: ClusterSettings, *, start: bool) -> Iterator[Finding]:
     """Whether Ray could be joined or started, or (``start``) whether it really can."""
     from orchestrator.checkup.machine import version_of
-    from pipelines.cluster.joining import check_reachable, choose_way
+    from pipelines.cluster.joining import choose_way
+    from pipelines.cluster.reaching import check_reachable
 
     try:
         way = choose_way(settings, os.environ)

@@ -44,15 +44,15 @@ def init_command(
         raise SettingsError(f"--output {str(target)!r} is a folder: name a file")
     if target.exists() and not force:
         raise SettingsError(f"{str(target)!r} exists already: name another --output, or --force")
-    images = found.listing.feature_width is None
-    if images and backbone is None:
+    remarks = [*found.remarks, *found.listing.warnings]
+    if backbone is None and found.listing.feature_width is None:
         backbone, why = _available_backbone()
-        _say(why)
-    text = experiment_text(name, found, backbone=backbone or PUBLISHED)
+        remarks.append(why)
+    text = experiment_text(name, found, backbone=PUBLISHED if backbone is None else backbone)
     _check(text, str(target))
     folder = Storage.open(str(target.resolve().parent))
     write_atomic(folder, target.name, text.encode())
-    for remark in (*found.remarks, *found.listing.warnings):
+    for remark in remarks:
         _say(remark)
     shown = str(target)
     print(f"{shown}: {_headline(found)}")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.orchestrator.commands.command_line import CommandLine
 from tests.orchestrator.small_bank import feature_bank, picture_bank
 
 
@@ -16,3 +17,9 @@ def bank_storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     picture_bank(storage)
     feature_bank(storage)
     return storage
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Runs ``luca`` inside this process."""
+    return CommandLine(capsys)

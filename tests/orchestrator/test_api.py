@@ -139,7 +139,7 @@ def test_pictures_that_do_not_fit_are_refused(
 
 def test_another_backbone_than_the_recorded_one_is_refused(bank_storage: Path) -> None:
     bank = orchestrator.open_bank(bank_storage, "colours")
-    with pytest.raises(BackboneError, match="the weights differ.*--weights PATH"):
+    with pytest.raises(BackboneError, match=r"the weights differ.*--weights PATH"):
         _ = bank.load(weights="random").backbone
     with pytest.raises(BackboneError, match="does not exist"):
         _ = bank.load(weights="/no/weights.pth").backbone
@@ -148,16 +148,16 @@ def test_another_backbone_than_the_recorded_one_is_refused(bank_storage: Path) -
 def test_unknown_banks_versions_and_routers_are_refused_with_what_there_is(
     bank_storage: Path,
 ) -> None:
-    with pytest.raises(BankError, match="no bank 'colors'.*colours, vectors"):
+    with pytest.raises(BankError, match=r"no bank 'colors'.*colours, vectors"):
         orchestrator.open_bank(bank_storage, "colors")
     bank = orchestrator.open_bank(bank_storage, "vectors")
-    with pytest.raises(BankError, match="no tag 'staging'.*production"):
+    with pytest.raises(BankError, match=r"no tag 'staging'.*production"):
         bank.load("staging")
     with pytest.raises(BankError, match="no version 9"):
         bank.load(9)
-    with pytest.raises(SettingsError, match="'ldaa'.*did you mean 'lda'"):
+    with pytest.raises(SettingsError, match=r"'ldaa'.*did you mean 'lda'"):
         bank.load(router="ldaa")
-    with pytest.raises(SettingsError, match="oracle.*true task.*lda"):
+    with pytest.raises(SettingsError, match=r"oracle.*true task.*lda"):
         bank.load(router="oracle")
 
 
