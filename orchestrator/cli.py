@@ -83,6 +83,32 @@ def sweep(
 
 
 @app.command()
+def evaluate(
+    experiment: ExperimentArgument = "demo",
+    override: OverrideOption = None,
+    version: Annotated[
+        str, typer.Option("--version", metavar="NUMBER|TAG", help="Which version of the bank.")
+    ] = "latest",
+    as_json: JsonOption = False,
+) -> None:
+    """Score a version of the experiment's bank on its test samples, without learning."""
+    from orchestrator.commands.evaluate import evaluate_command
+
+    evaluate_command(experiment, override or [], ref=version, as_json=as_json)
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(help="A run's folder, or its id.")],
+    storage: Annotated[str, typer.Option("--storage", help="Where runs lie.")] = "luca-storage",
+) -> None:
+    """Write the report of a run again from its files, and print its tables."""
+    from orchestrator.commands.report import report_command
+
+    report_command(run, storage=storage)
+
+
+@app.command()
 def predict(
     paths: Annotated[
         list[str],

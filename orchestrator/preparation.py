@@ -77,6 +77,7 @@ def prepare(experiment: Experiment) -> Prepared:
     """
     storage = Storage.open(experiment.storage)
     storage.check_writable()
+    experiment = _with_absolute_paths(experiment, storage)
     index = str(storage.local_path("index")) if storage.is_local else None
     stream = build_stream(experiment.stream, seed=experiment.seed, cache_dir=index)
     tasks = _prepare_tasks(stream)
@@ -99,6 +100,42 @@ def prepare(experiment: Experiment) -> Prepared:
         versions={} if head is None else _versions(bank, head),
         run_dir=run_folder(experiment, storage),
     )
+
+
+def prepare_evaluation(experiment: Experiment, ref: str) -> tuple[Prepared, BankVersion, list[int]]:
+    """A run that only scores: the bank's version ``ref``, and the stream's tasks that it holds.
+
+    Raises:
+        BankError: no such bank or version, or it shares no task with this stream.
+    """
+    storage = Storage.open(experiment.storage)
+    experiment = _with_absolute_paths(experiment, storage)
+    version = Bank.open(storage, experiment.bank_name).load(ref)
+    index = str(storage.local_path("index")) if storage.is_local else None
+    stream = build_stream(experiment.stream, seed=experiment.seed, cache_dir=index)
+    tasks = _prepare_tasks(stream)
+    names = {
+        record.id: TaskDefinition.from_json(dict(record.definition)) for record in version.tasks
+    }
+    shared = [i for i, task in enumerate(tasks) if names.get(task.id) == task.definition]
+    if not shared:
+        raise BankError(
+            f"version {version.version} of bank '{version.bank.name}' holds no task of this stream as it is "
+            "defined here; give the experiment that the bank was made with"
+        )
+    prepared = Prepared(
+        experiment=experiment,
+        storage=storage,
+        stream=stream,
+        plan=FeaturePlan(stream, experiment.features, seed=experiment.seed),
+        tasks=tasks,
+        bank=version.bank,
+        head=version,
+        learned=len(version.tasks),
+        versions={},
+        run_dir=run_folder(experiment, storage),
+    )
+    return prepared, version, shared
 
 
 def run_folder(experiment: Experiment, storage: Storage) -> Path:
@@ -163,12 +200,20 @@ def check_prefix(head: BankVersion, tasks: tuple[PreparedTask, ...]) -> int:
     return len(head.tasks)
 
 
+def _with_absolute_paths(experiment: Experiment, storage: Storage) -> Experiment:
+    """The experiment for actors, whose working directory is not the user's."""
+    weights = experiment.backbone.weights
+    if weights is not None and Path(weights).is_file():
+        weights = str(Path(weights).resolve())
+    backbone = experiment.backbone.model_copy(update={"weights": weights})
+    return experiment.model_copy(update={"backbone": backbone, "storage": storage.uri})
+
+
 def _versions(bank: Bank, head: BankVersion) -> dict[int, BankVersion]:
     """Versions that hold the first tasks of ``head``, by their number; the newest of equals."""
     records = [(record.id, record.content_digest) for record in head.tasks]
     found: dict[int, BankVersion] = {}
-    for number in bank.versions():
-        version = bank.load(number)
+    for version in bank.load_all():
         tasks = [(record.id, record.content_digest) for record in version.tasks]
         if tasks == records[: len(tasks)]:
             found[len(tasks)] = version

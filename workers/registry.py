@@ -6,14 +6,19 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from workers.errors import BankError
 from workers.learned import Arrays, Committed, LearnedArrays, TaskHeader
 from workers.storage.bank import Bank, BankVersion
 from workers.storage.bank_draft import TaskDraft
 from workers.storage.bank_writer import BankWriter
 from workers.storage.filesystem import Storage
+from workers.storage.lock import LockOwner
 
 OWNER_GONE_SECONDS = 15.0
-"""How long to wait for a former owner of the lock that may just be dying with its driver."""
+"""How long to wait for a former owner on this machine, which may just be dying with its driver."""
+
+LEASE_SECONDS = 75.0
+"""How long to wait for one on another machine: its heartbeat has to be found silent."""
 
 
 class RegistryImpl:
@@ -40,8 +45,8 @@ class RegistryImpl:
     ) -> None:
         self._backbone, self._settings = dict(backbone), dict(settings)
         self._bank = Bank.open_or_create(Storage.open(storage), bank)
-        self._writer = BankWriter(self._bank, run=run, code=code, wait=OWNER_GONE_SECONDS)
-        self._opened = False
+        self._run, self._code = run, code
+        self._writer: BankWriter | None = None
 
     def open(self) -> Committed | None:
         """Take the bank's lock; the newest version, or None for a new bank.
@@ -50,7 +55,7 @@ class RegistryImpl:
             BankLockedError: another run is writing this bank; the message names it.
             BankError: the bank was made with another backbone or other settings.
         """
-        head = self._begin()
+        head = self._held().head()
         return None if head is None else _committed(head)
 
     def commit(
@@ -58,8 +63,7 @@ class RegistryImpl:
     ) -> Committed:
         """Add a learned task; committing it again changes nothing."""
         started = time.perf_counter()
-        if not self._opened:
-            self._begin()
+        writer = self._held()
         shared: dict[str, Arrays] = {}
         if learned.head is not None:
             shared["head"] = learned.head
@@ -74,30 +78,37 @@ class RegistryImpl:
             arrays=learned.objects,
             info=header.info,
         )
-        version = self._writer.commit(draft, shared=shared)
+        version = writer.commit(draft, shared=shared)
         return _committed(version, time.perf_counter() - started)
 
     def annotate(self, version: int, metrics: Mapping[str, Any]) -> None:
         """Note what was measured of a version."""
-        if not self._opened:
-            self._begin()
-        self._writer.annotate(metrics, version)
+        self._held().annotate(metrics, version)
 
     def tag(self, name: str, version: int) -> None:
         """Point a tag to a version."""
-        if not self._opened:
-            self._begin()
-        self._writer.tag(name, version)
+        self._held().tag(name, version)
 
     def close(self) -> None:
         """Let go of the lock."""
-        self._writer.close()
-        self._opened = False
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
-    def _begin(self) -> BankVersion | None:
-        self._writer.open()
-        self._opened = True
-        return self._writer.begin(self._backbone, self._settings)
+    def _held(self) -> BankWriter:
+        """The writer, with the lock; a restarted registry takes the lock of its former self over."""
+        if self._writer is None:
+            owner = self._bank.owner()
+            elsewhere = owner is not None and owner.machine != LockOwner.me("").machine
+            wait = LEASE_SECONDS if elsewhere else OWNER_GONE_SECONDS
+            writer = BankWriter(self._bank, run=self._run, code=self._code, wait=wait).open()
+            try:
+                writer.begin(self._backbone, self._settings)
+            except BankError:
+                writer.close()
+                raise
+            self._writer = writer
+        return self._writer
 
 
 def _committed(version: BankVersion, seconds: float = 0.0) -> Committed:

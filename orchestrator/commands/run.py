@@ -172,7 +172,7 @@ def _fleet_spec(prepared: Prepared) -> FleetSpec:
 
     e = prepared.experiment
     return FleetSpec(
-        storage=e.storage,
+        storage=prepared.experiment.storage,
         bank=e.bank_name,
         run=e.run_id,
         code=f"luca-orchestrator {metadata.version('luca-orchestrator')}",
