@@ -83,6 +83,60 @@ def sweep(
 
 
 @app.command()
+def submit(
+    experiment: ExperimentArgument = "demo",
+    override: OverrideOption = None,
+    address: Annotated[
+        str | None, typer.Option(help="The cluster's dashboard, http://HEAD:8265.")
+    ] = None,
+    working_dir: Annotated[
+        str | None, typer.Option(help="A folder to upload, in which the job starts.")
+    ] = None,
+    submission_id: Annotated[
+        str | None, typer.Option(help="Name of the job; a running one is followed, not repeated.")
+    ] = None,
+    follow: Annotated[bool, typer.Option(help="Print the log until the job ends.")] = True,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Pass on a variable of this shell; repeatable."),
+    ] = None,
+) -> None:
+    """Run an experiment as a job of a Ray cluster.  Submitting again resumes."""
+    from orchestrator.submit import submit as submit_job
+
+    submitted = submit_job(
+        experiment,
+        override or [],
+        address=address,
+        working_dir=working_dir,
+        submission_id=submission_id,
+        follow=follow,
+        variables=env or [],
+        say=lambda text: typer.echo(text, err=True),
+        write=lambda text: typer.echo(text, nl=False),
+    )
+    raise typer.Exit(submitted.exit_code)
+
+
+@app.command()
+def manifests(
+    experiment: ExperimentArgument,
+    output: Annotated[str, typer.Argument(help="Folder for the files.")],
+    settings: Annotated[
+        str, typer.Option(help="Image, node groups, storage, secrets (YAML).")
+    ] = "infra/kuberay/settings.yaml",
+    override: OverrideOption = None,
+) -> None:
+    """Write KubeRay manifests for an experiment: RayJob, RayCluster, storage, Kueue overlay."""
+    from orchestrator.experiment_files import load_experiment
+    from orchestrator.manifests import load_manifest_settings, write_manifests
+
+    loaded = load_experiment(experiment, override or [])
+    for path in write_manifests(loaded, load_manifest_settings(settings), output, source=settings):
+        typer.echo(str(path))
+
+
+@app.command()
 def evaluate(
     experiment: ExperimentArgument = "demo",
     override: OverrideOption = None,
