@@ -66,10 +66,13 @@ def refuse_unfit(source: BankVersion, after: Mapping[str, Any]) -> None:
     """Refuse settings under which the tasks of a version and new ones could not predict together.
 
     Raises:
-        BankError: says which setting, and why.
+        BankError: says which setting, and why; or there is no task, and so nothing to fork.
     """
     if not source.tasks:
-        return
+        raise BankError(
+            f"version {source.version} of bank '{source.bank.name}' holds no task, so a fork would hold nothing: "
+            "start a bank of its own (`luca run ... -o bank=NAME`)"
+        )
     reasons = dict(_FIXED)
     if _leaf(after, _RANDOM_FEATURES):
         reasons[_RANDOM_FEATURES] = (
