@@ -83,7 +83,7 @@ def pareto_plot(result: SweepResult) -> Figure | None:
                     ha="center",
                     fontsize=8.5,
                 )
-    axes.set_xscale("log")
+    _logarithmic(axes, [max(1, nonzero(r)) for r in result.finished])
     axes.margins(x=0.12, y=0.18)
     axes.set_xlabel("non-zero parameters of all modules")
     axes.set_ylabel("validation accuracy (%)")
@@ -125,6 +125,8 @@ def curves_plot(result: SweepResult) -> Figure | None:
     shown = [r for r in result.records if len(r.curve) > 1]
     if result.tasks < 2 or not shown:
         return None
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = _figure(7.4, 3.8)
     labelled: set[str] = set()
     for record in sorted(
@@ -143,6 +145,7 @@ def curves_plot(result: SweepResult) -> Figure | None:
         )
         labelled.add(name)
     axes.set_xlim(0.8, result.tasks + 0.2)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("tasks learned")
     axes.set_ylabel("validation accuracy over the tasks seen (%)")
     figure.legend(loc="outside lower left", ncols=3)
@@ -179,6 +182,17 @@ def _points(axes: Axes, records: list[TrialRecord], colour: str, marker: str, la
         label=label,
         zorder=3,
     )
+
+
+def _logarithmic(axes: Axes, values: list[int]) -> None:
+    """A logarithmic x axis whose ticks are written out, enough of them also where the values lie close."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_xscale("log")
+    wide = max(values) >= 100 * min(values)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Axes]:

@@ -13,14 +13,14 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def short(value: Any) -> str:
+def short(value: Any, *, digits: int = 3) -> str:
     """A setting's value for people."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:.{digits}g}"
     if isinstance(value, list):
-        return "+".join(short(item) for item in value)
+        return "+".join(short(item, digits=digits) for item in value)
     return str(value)
 
 

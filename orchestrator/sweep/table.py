@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MOST_ROWS = 40
+_MOST_KEYS = 5
 
 
 def print_sweep(result: SweepResult, console: Console) -> None:
@@ -19,28 +20,39 @@ def print_sweep(result: SweepResult, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
+    keys = list(dict.fromkeys(key for r in result.records if not r.published for key in r.settings))
+    table = Table(box=box.SIMPLE_HEAD, padding=0, header_style="bold")
     table.add_column("trial", no_wrap=True)
     table.add_column("accuracy", justify="right", no_wrap=True)
     table.add_column("non-zero", justify="right", no_wrap=True)
-    table.add_column("of published", justify="right")
-    table.add_column("", no_wrap=True)
-    table.add_column("settings")
+    table.add_column("of published", justify="right", min_width=9)
+    apart = len(keys) <= _MOST_KEYS
+    for key in keys if apart else ["settings"]:
+        title = key.rsplit(".", 1)[-1].replace("_", " ")
+        width = max(len(word) for word in title.split())
+        table.add_column(Text(title), justify="right" if apart else "left", min_width=width)
+    table.add_column("", min_width=max(len(name) for name in ("published", "smallest,")))
     ordered = story.in_order(result)
     for record in ordered[:_MOST_ROWS]:
         finished = record.status == "finished"
         names = story.marks(record, result)
-        special = {"best", "smallest"} & set(names)
+        settings = [
+            story.short(record.settings[key], digits=2) if key in record.settings else ""
+            for key in keys
+        ]
         table.add_row(
             record.id,
             Text(story.accuracy_text(record) if finished else "-"),
             Text(f"{record.nonzero_parameters:,}" if finished else "-"),
             Text(story.against_published(record, result) or "-"),
+            *(Text(cell) for cell in (settings if apart else [story.settings_line(record)])),
             Text(", ".join(names)),
-            Text(record.error if record.error else story.settings_line(record)),
-            style="bold" if special else ("" if finished else "dim"),
+            style="bold" if {"best", "smallest"} & set(names) else ("" if finished else "dim"),
         )
     console.print(table)
+    for record in result.records:
+        if record.error:
+            console.print(Text(story.ending_line(record, result.tasks), style="yellow"))
     if len(ordered) > _MOST_ROWS:
         console.print(Text(f"and {len(ordered) - _MOST_ROWS} more", style="dim"))
     for line in story.sentences(result):

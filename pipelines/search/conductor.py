@@ -18,6 +18,7 @@ from pipelines.search.ledger import SweepLedger, TrialRecord
 from pipelines.search.planning import rungs
 from pipelines.search.proposals import Proposals
 from pipelines.search.settings import SearchSettings
+from pipelines.search.space import as_text
 from pipelines.search.trial_report import TrialReport
 from pipelines.search.trial_settings import TrialSettings
 from workers.errors import SettingsError
@@ -207,7 +208,7 @@ class Conductor:
         number = max(self._records, default=-1) + 1
         if self._exhausted or number >= self._trials:
             return
-        known = {record.digest: record for record in self._records.values() if record.digest}
+        known = {record.digest: record for record in self._records.values()}
         for attempt in range(_ATTEMPTS):
             point = self._proposals.ask(number, attempt)
             if point is None:
@@ -231,11 +232,11 @@ class Conductor:
         self._waiting.append(number)
 
     def _digest(self, settings: Mapping[str, Any], *, published: bool) -> str:
-        """Of the resolved settings; empty where they do not resolve."""
+        """Of the resolved settings; of the settings as they are where they do not resolve."""
         try:
             resolved = self._resolve(settings, published).model_dump_json()
         except SettingsError:
-            return ""
+            resolved = as_text(settings)
         return hashlib.sha256(f"{self._identity}\n{resolved}".encode()).hexdigest()
 
     def _update(self, record: TrialRecord) -> TrialRecord:
