@@ -140,7 +140,7 @@ def test_the_learning_identity_ignores_how_a_bank_is_scored() -> None:
 
 def test_unknown_keys_win_over_other_mistakes() -> None:
     data = merge(MINIMAL, {"seed": "x", "lerning": {}})
-    with pytest.raises(SettingsError, match="'lerning'.*'learning'"):
+    with pytest.raises(SettingsError, match=r"'lerning'.*'learning'"):
         parse_experiment(data)
 
 

@@ -127,7 +127,7 @@ def test_nan_features_stop_the_run_and_leave_the_bank_untouched(tmp_path: Path) 
     flat[5 * 16] = np.nan
     feature = pa.FixedSizeListArray.from_arrays(pa.array(flat), 16)
     pq.write_table(table.set_column(0, "feature", feature), path)
-    with pytest.raises(DataError, match="(?i)nan"):
+    with pytest.raises(DataError, match=r"(?i)nan"):
         run(tmp_path)
     assert Bank.names(Storage.open(str(tmp_path / "storage"))) == ()
 
