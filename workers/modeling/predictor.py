@@ -72,8 +72,8 @@ class Predictor:
 
     def __init__(self, bank: BankTensors, settings: EvaluationSettings, router: str) -> None:
         self.bank = bank
-        self.combination: Combination = settings.combination
         self.router: Router = settings.fit_router(router, bank)
+        self.combination: Combination = self.router.combination or settings.combination
         self._scorer = ModuleScorer(bank)
 
     def predict(

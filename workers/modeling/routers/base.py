@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from workers.modeling.bank_tensors import BankTensors
-from workers.modeling.combining import Routing, log_sum_by_group
+from workers.modeling.combining import Combination, Routing, log_sum_by_group
 from workers.settings import Settings
 
 Evidence = Literal["statistics", "entropies", "task ids"]
@@ -43,6 +43,7 @@ class Router(ABC):
         evidence: What it looks at.
         order_dependent: True when a prediction depends on the other samples of its batch.
         upper_bound: True when it uses what a deployed model cannot know.
+        combination: How it is joined with the modules whatever the settings say; None: as they say.
         batch_size: Samples that are routed together (order-dependent routers), else None.
         shuffle_seed: Seed of a permutation applied before samples are batched; None: as they come.
     """
@@ -52,6 +53,7 @@ class Router(ABC):
     evidence: ClassVar[Evidence]
     order_dependent: ClassVar[bool] = False
     upper_bound: ClassVar[bool] = False
+    combination: ClassVar[Combination | None] = None
     batch_size: int | None = None
     shuffle_seed: int | None = None
 

@@ -32,6 +32,7 @@ class BatchEntropyRouter(Router):
     name = "batch_entropy"
     Options = BatchEntropyRouterSettings
     evidence = "entropies"
+    combination = "hard"
     order_dependent = True
 
     def __init__(
