@@ -79,6 +79,10 @@ class BankTensors:
                     f"{(len(self.class_names), self.width)} is needed for "
                     f"{len(self.class_names)} classes."
                 )
+        if self.whitening is not None and self.whitening.width != self.width:
+            raise BankError(
+                f"the bank's whitening is {self.whitening.width} wide, its features {self.width}."
+            )
         for task, statistics in zip(self.tasks, self.statistics, strict=False):
             if statistics.width != self.width or statistics.classes != len(task.classes):
                 raise BankError(

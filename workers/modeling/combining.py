@@ -7,9 +7,8 @@ router's posterior over tasks and slots, and p(c|t,x) the module of task t:
 - hard: the most likely task's module decides.  p(c|x) = q(t*) p(c|t*) for its classes; the mass of every other
   task is spread evenly over that task's classes, since their modules are not run.
 - joint: p(t,c|x) = q(t|x) p(c|t,x).
-- product: p(t,c|x) is proportional to q(t,c|x) p(c|t,x).  A router that speaks of tasks only has
-  q(t,c|x) = q(t|x) / |Y_t|, up to which this is a joint reading with smaller tasks favoured; it is therefore
-  treated as joint.
+- product: p(t,c|x) is proportional to q(t,c|x) p(c|t,x).  A router that speaks of tasks only (entropy, oracle)
+  has no class posterior to multiply with; its product is the hard choice, as published.
 """
 
 from __future__ import annotations
@@ -84,6 +83,13 @@ def log_sum_by_group(log_probs: Tensor, groups: Tensor, size: int) -> Tensor:
     return sum_by_group((log_probs - finite[:, groups]).exp(), groups, size).log() + peak
 
 
+def effective(combination: Combination, routing: Routing) -> Combination:
+    """The combination that a routing allows: "hard" for a product without a posterior over slots."""
+    if combination == "product" and routing.slot_log_probs is None:
+        return "hard"
+    return combination
+
+
 def candidates(combination: Combination, routing: Routing) -> Tensor:
     """Which modules have to run first: bool [n, T].
 
@@ -91,7 +97,7 @@ def candidates(combination: Combination, routing: Routing) -> Tensor:
     "joint" every task but a tail that is negligible.
     """
     log_probs = routing.task_log_probs
-    if combination == "joint" or (combination == "product" and routing.slot_log_probs is None):
+    if combination == "joint":
         return further_candidates(routing, log_probs.logsumexp(dim=1))
     chosen = torch.zeros_like(log_probs, dtype=torch.bool)
     return chosen.scatter_(1, log_probs.argmax(dim=1, keepdim=True), True)
@@ -134,6 +140,7 @@ def combine_local(
     """
     task_log_probs = routing.task_log_probs
     own = task_log_probs[:, slot_task]
+    combination = effective(combination, routing)
     if combination == "hard":
         best = task_log_probs.argmax(dim=1)
         mine = slot_task[None, :] == best[:, None]
@@ -145,10 +152,8 @@ def combine_local(
             class_log_probs=log_sum_by_group(slots, slot_class, classes),
             task_log_probs=task_log_probs,
         )
-    if combination == "joint" or routing.slot_log_probs is None:
-        slots = own + module_log_probs
-    else:
-        slots = routing.slot_log_probs + module_log_probs
+    belief = routing.slot_log_probs if combination == "product" else None
+    slots = (own if belief is None else belief) + module_log_probs
     slots = slots - slots.logsumexp(dim=1, keepdim=True)
     class_log_probs = log_sum_by_group(slots, slot_class, classes)
     return Combined(

@@ -22,6 +22,7 @@ from workers.modeling.combining import (
     Routing,
     candidates,
     combine_local,
+    effective,
     further_candidates,
     softmax_by_group,
 )
@@ -191,11 +192,9 @@ class Predictor:
     def _softmax(self, logits: Tensor) -> Tensor:
         return softmax_by_group(logits, self.bank.slot_task, len(self.bank.tasks))
 
-    def _combine(
-        self, routing: Routing, log_probs: Tensor, combination: Combination | None = None
-    ) -> Combined:
+    def _combine(self, routing: Routing, log_probs: Tensor) -> Combined:
         return combine_local(
-            combination or self.combination,
+            self.combination,
             routing,
             log_probs,
             slot_task=self.bank.slot_task,
@@ -212,29 +211,41 @@ class Predictor:
         logits: Tensor | None,
     ) -> Tensor:
         """log p(c|t,x) of all slots, or only of those whose module can matter."""
-        dense = self.combination != "hard" and len(self.bank.tasks) <= _DENSE_TASKS
+        combination = effective(self.combination, routing)
+        dense = combination != "hard" and len(self.bank.tasks) <= _DENSE_TASKS
         if logits is None and (dense or scores is not None):
             logits = torch.cat(list(scores or self._scorer.scores(features)), dim=1)
         if logits is not None:
             return self._softmax(logits)
-        return self._sparse_log_probs(features, routing)
+        return self._own_log_probs(features, routing, None)
 
-    def _sparse_log_probs(self, features: Tensor, routing: Routing) -> Tensor:
-        """Runs the routed module, then those that could still change a class or a confidence."""
+    def _own_log_probs(
+        self, features: Tensor, routing: Routing, scores: Sequence[Tensor] | None
+    ) -> Tensor:
+        """log p(c|t,x) among each task's own classes, float64 [n, s]; -inf where nothing was run.
+
+        Runs the routed module, then those that could still change a class or a confidence.
+        """
+        combination = effective(self.combination, routing)
         out = torch.full(
             (features.shape[0], len(self.bank.slot_class)), -torch.inf, dtype=torch.float64
         )
-        done = candidates(self.combination, routing)
-        self._run(features, done, out)
-        if self.combination == "product" and routing.slot_log_probs is not None:
+        done = candidates(combination, routing)
+        self._run(features, done, scores, out)
+        if combination == "product" and routing.slot_log_probs is not None:
             attained = (routing.slot_log_probs + out).logsumexp(dim=1)
-            self._run(features, further_candidates(routing, attained) & ~done, out)
+            self._run(features, further_candidates(routing, attained) & ~done, scores, out)
         return out
 
-    def _run(self, features: Tensor, chosen: Tensor, out: Tensor) -> None:
-        for position, rows, logits in self._scorer.selected(features, chosen, None):
-            start, stop = self.bank.slot_ranges[position]
-            out[rows, start:stop] = torch.log_softmax(logits.to(torch.float64), dim=1)
+    def _run(
+        self, features: Tensor, chosen: Tensor, scores: Sequence[Tensor] | None, out: Tensor
+    ) -> None:
+        bank = self.bank
+        for position, rows, score in self._scorer.selected(features, chosen, scores):
+            start, stop = bank.slot_ranges[position]
+            if bank.objective == "unified":
+                score = self._scorer.head_logits(score)[:, bank.slot_class[start:stop]]
+            out[rows, start:stop] = torch.log_softmax(score.to(torch.float64), dim=1)
 
     def _combine_unified(
         self, features: Tensor, routing: Routing, scores: Sequence[Tensor] | None
@@ -245,42 +256,27 @@ class Predictor:
         sum over t of q(t|x) p_t(c|x).  product: as for local modules, with p_t restricted to the
         task's own classes.
         """
-        bank = self.bank
-        samples = features.shape[0]
-        if self.combination == "product" and routing.slot_log_probs is not None:
-            everyone = torch.ones_like(routing.task_log_probs, dtype=torch.bool)
-            return self._combine(
-                routing, self._own_log_probs(features, everyone, scores), "product"
-            )
-        chosen = candidates("hard" if self.combination == "hard" else "joint", routing)
-        if routing.own_classes_only:
-            own = self._own_log_probs(features, chosen, scores)
-            return self._combine(routing, own, self.combination)
-        mixture = torch.zeros(samples, bank.classes, dtype=torch.float64)
-        weights = (
-            chosen.to(torch.float64) if self.combination == "hard" else routing.task_log_probs.exp()
+        combination = effective(self.combination, routing)
+        if combination == "product" or routing.own_classes_only:
+            return self._combine(routing, self._own_log_probs(features, routing, scores))
+        chosen = candidates(combination, routing)
+        weights = routing.task_log_probs
+        if combination == "hard":
+            weights = torch.zeros_like(weights)
+        mixture = torch.full(
+            (features.shape[0], self.bank.classes), -torch.inf, dtype=torch.float64
         )
         for position, rows, outputs in self._scorer.selected(features, chosen, scores):
-            probs = torch.softmax(self._scorer.head_logits(outputs), dim=1)
-            mixture[rows] += weights[rows, position, None] * probs
-        class_log_probs = (mixture / mixture.sum(dim=1, keepdim=True)).log()
+            log_probs = torch.log_softmax(self._scorer.head_logits(outputs), dim=1)
+            mixture[rows] = torch.logaddexp(
+                mixture[rows], weights[rows, position, None] + log_probs
+            )
+        class_log_probs = torch.log_softmax(mixture, dim=1)
         return Combined(
             class_index=class_log_probs.argmax(dim=1),
             class_log_probs=class_log_probs,
             task_log_probs=routing.task_log_probs,
         )
-
-    def _own_log_probs(
-        self, features: Tensor, chosen: Tensor, scores: Sequence[Tensor] | None
-    ) -> Tensor:
-        """log p_t(c|x) of a unified bank's modules among each task's own classes, float64 [n, s]."""
-        bank = self.bank
-        out = torch.full((features.shape[0], len(bank.slot_class)), -torch.inf, dtype=torch.float64)
-        for position, rows, outputs in self._scorer.selected(features, chosen, scores):
-            start, stop = bank.slot_ranges[position]
-            logits = self._scorer.head_logits(outputs)[:, bank.slot_class[start:stop]]
-            out[rows, start:stop] = torch.log_softmax(logits, dim=1)
-        return out
 
 
 def _check_scores(bank: BankTensors, scores: Sequence[Tensor] | None, samples: int) -> None:

@@ -18,6 +18,7 @@ from workers.modeling.combining import Routing, combine_local
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.luca import PARAMETER_NAMES
 from workers.modeling.predictor import BankTensors, Predictor, TaskModule, module_scores
+from workers.modeling.whitening import Whitening
 
 FIXTURE = Path(__file__).parents[2] / "parity" / "fixtures" / "stream.npz"
 TASKS = ((0, 1), (2,), (3, 4, 5))
@@ -66,7 +67,7 @@ def test_recorded_predictions_of_the_published_code_are_met_exactly(router, expe
         )
         seen = arrays["test.labels"] < len(head)
         features = torch.from_numpy(arrays["test.features"][seen])
-        found = Predictor(tensors, chosen("hard"), router).predict(features)
+        found = Predictor(tensors, chosen("product"), router).predict(features)
         assert np.array_equal(found.class_index.numpy(), arrays[f"task{last}.eval.{expected}"])
         if router == "entropy":
             modules = arrays[f"task{last}.eval.module_per_sample"]
@@ -193,6 +194,13 @@ def test_product_multiplies_slot_and_module_and_normalises():
     np.testing.assert_allclose(found.task_log_probs.exp()[0], [0.6, 0.4], atol=1e-6)
 
 
+def test_a_router_without_classes_turns_a_product_into_the_published_hard_choice():
+    module = [0.5, 0.5, 0.1, 0.9]
+    found = combined("product", routing([0.6, 0.4]), module)
+    assert probabilities(found) == probabilities(combined("hard", routing([0.6, 0.4]), module))
+    assert int(found.class_index) == 0
+
+
 def test_modules_of_the_same_class_add_up():
     found = combined("joint", routing([0.5, 0.5]), [0.6, 0.4, 0.3, 0.7], slot_class=(0, 1, 0, 1))
     assert probabilities(found) == [0.45, 0.55]
@@ -276,6 +284,9 @@ def test_a_bank_that_does_not_fit_together_is_refused():
     ):
         with pytest.raises(BankError, match=words):
             replace(tensors, **change)
+    narrow = Whitening(np.zeros(3), np.eye(3), 0.0)
+    with pytest.raises(BankError, match="whitening is 3 wide"):
+        replace(tensors, whitening=narrow)
     with pytest.raises(BankError, match="shared head and scale"):
         replace(unified, head=None)
     with pytest.raises(BankError, match="shared head has shape"):
