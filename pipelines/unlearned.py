@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from workers.errors import BankError, CorruptionError
+from workers.storage.bank_json import is_text
 
 if TYPE_CHECKING:
     from pipelines.stream import TaskDefinition
@@ -22,6 +23,7 @@ METRIC = "unlearned"
 WITHOUT = "without"
 """Field of a task's definition: classes it was learned with and that were unlearned since."""
 
+_MALFORMED = f"metric '{METRIC}' of the bank is not what this program writes: fork or import the bank again from a sound one"
 _NUMBERED = re.compile(r"task-([0-9]+)")
 
 
@@ -63,11 +65,13 @@ class Unlearned:
             CorruptionError: it is something else.
         """
         try:
-            return cls(**{**value, "classes": tuple(value["classes"])})
+            item = cls(**{**value, "classes": tuple(value["classes"])})
         except (TypeError, KeyError) as error:
-            raise CorruptionError(
-                f"metric '{METRIC}' of a bank is malformed ({error}); import or fork the bank again"
-            ) from error
+            raise CorruptionError(_MALFORMED) from error
+        texts = (item.bank, item.task, item.domain, item.samples_digest, *item.classes)
+        if not all(map(is_text, texts)) or not isinstance(item.version, int):
+            raise CorruptionError(_MALFORMED)
+        return item
 
 
 def unlearned(version: BankVersion) -> tuple[Unlearned, ...]:
@@ -89,7 +93,9 @@ def unlearned(version: BankVersion) -> tuple[Unlearned, ...]:
         number = manifest.parent
         if manifest.operation.startswith("rollback") and manifest.origin is not None:
             number = manifest.origin["version"]
-        if number is None or not bank.storage.exists(bank.manifest_path(number)):
+        if number is None or not 0 < number < manifest.version:
+            break
+        if not bank.storage.exists(bank.manifest_path(number)):
             break
         if manifest.operation.startswith("unlearn"):
             found += _lost(bank, number, manifest.version)

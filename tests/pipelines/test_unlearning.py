@@ -21,7 +21,7 @@ from tests.orchestrator.commands.learned_banks import (
     learn,
     quick_disk,
 )
-from workers.errors import BankError
+from workers.errors import BankError, CorruptionError
 from workers.modeling.routers import ROUTERS
 from workers.storage.bank import Bank, BankVersion
 from workers.storage.bank_writer import BankWriter
@@ -309,6 +309,19 @@ def test_memory_survives_further_commits_and_collected_history(kept: Path, bank_
     collect_garbage(bank, dry_run=False, keep_versions=1)
     (item,) = unlearned(bank.load())
     assert (item.task, item.classes, item.whole) == ("b", ("c02", "c03"), True)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"version": "x"}, {"task": "\x1b[2J"}, {"classes": [1]}, {"more": 1}, {"classes": 1}]
+)
+def test_a_malformed_memory_is_refused_in_one_sentence(bank_of: Any, wrong: dict[str, Any]) -> None:
+    bank = bank_of(*TASKS, **LOCAL)
+    after, _ = without_task(bank, "b")
+    (item,) = carried(unlearned(after))["unlearned"]
+    with BankWriter(bank) as writer:
+        writer.annotate({"unlearned": [{**item, **wrong}]})
+    with pytest.raises(CorruptionError, match="'unlearned'"):
+        unlearned(bank.load())
 
 
 def test_ids_go_on_behind_those_a_bank_has(bank_of: Any) -> None:

@@ -97,7 +97,8 @@ def fork_command(
             if other
             else "these are the settings its tasks were learned with already"
         )
-    told.append(f"go on with: luca run {settings or 'EXPERIMENT'} -o bank={made.bank.name} ...")
+    given = "".join(f" -o {override}" for override in overrides)
+    told.append(f"go on with: luca run {settings or 'EXPERIMENT'}{given} -o bank={made.bank.name}")
     _done({**_made(made), "source": made.manifest.origin}, *told, as_json=as_json)
 
 

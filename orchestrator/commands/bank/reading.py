@@ -116,7 +116,7 @@ def show_command(storage: str, name: str, *, everything: bool, as_json: bool) ->
             ("holds", ", ".join(holds)),
             ("backbone", pairs(flat(version.backbone))),
             ("settings", f"{pairs(_chosen(version))} (--json shows all)"),
-            *(("", f"{way}: {ids}") for way, ids in _other_settings(version)),
+            *(("", f"but {ids} with {way}") for way, ids in _other_settings(version)),
             ("shared", ", ".join(_shared(version))),
             *(("unlearned", f"{item}, in version {item.version}") for item in gone),
             ("writing now", owner),
