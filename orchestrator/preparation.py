@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.experiment import Experiment
 from pipelines.features import FeaturePlan
 from pipelines.stream import Stream, Task, TaskDefinition, build_stream
+from pipelines.unlearned import difference, refuse_unlearned, task_ids
 from workers.errors import BankError
 from workers.storage.bank import Bank, BankVersion
 from workers.storage.bank_changes import changes, sentences
@@ -88,6 +89,8 @@ def prepare(experiment: Experiment) -> Prepared:
     if head is not None:
         check_settings(head, experiment)
         learned = check_prefix(head, tasks)
+        ids = task_ids(head, len(tasks))
+        tasks = tuple(replace(task, id=name) for task, name in zip(tasks, ids, strict=True))
     return Prepared(
         experiment=experiment,
         storage=storage,
@@ -176,25 +179,23 @@ def check_prefix(head: BankVersion, tasks: tuple[PreparedTask, ...]) -> int:
     """How many of the stream's tasks the bank holds; it must hold the first ones, as they are now.
 
     Raises:
-        BankError: a learned task is defined differently, or is no task of this stream; says how.
+        BankError: a learned task is defined differently, or is no task of this stream, or the stream still brings
+            what the bank has unlearned; says how.
     """
+    refuse_unlearned(head, [task.definition for task in tasks])
     for position, record in enumerate(head.tasks):
         where = f"bank '{head.bank.name}' version {head.version}"
-        known = TaskDefinition.from_json(dict(record.definition))
         if position >= len(tasks):
             raise BankError(
                 f"{where} holds {len(head.tasks)} tasks and this stream has {len(tasks)}: the next one in the "
-                f"bank is '{record.name}' ({_names(known.classes)}); use another bank (-o bank=NAME), or fork "
+                f"bank is '{record.name}' ({_names(record.classes)}); use another bank (-o bank=NAME), or fork "
                 "an earlier version (`luca bank fork`)"
             )
-        found = known.difference(tasks[position].definition)
-        if found or record.id != tasks[position].id:
-            reasons = (
-                "; ".join(found) or f"it is '{record.id}' there and '{tasks[position].id}' here"
-            )
+        found = difference(record, tasks[position].definition)
+        if found:
             raise BankError(
                 f"{where} has learned task {position} ('{record.name}') from other data than this stream gives "
-                f"(first: the bank's, second: the stream's): {reasons}; use another bank (-o bank=NAME), or keep "
+                f"(first: the bank's, second: the stream's): {'; '.join(found)}; use another bank (-o bank=NAME), or keep "
                 "the order of known classes with stream.class_order or scenario 'explicit' and add new ones behind"
             )
     return len(head.tasks)
