@@ -6,7 +6,7 @@ here what it got in the run's own predictions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -261,17 +261,6 @@ class Model:
         mean = torch.tensor(transform.mean).view(1, 3, 1, 1)
         std = torch.tensor(transform.std).view(1, 3, 1, 1)
         return self.backbone.features((pictures.to(torch.float32).cpu() - mean) / std).cpu()
-
-
-def describe_model(model: Model) -> Mapping[str, Any]:
-    """What made a prediction: bank, version, digest, router."""
-    version = model.version
-    return {
-        "bank": version.bank.name,
-        "version": version.version,
-        "digest": version.digest,
-        "router": model.router,
-    }
 
 
 def _pictures(batches: Iterable[PictureBatch | FeatureBatch]) -> Iterator[PictureBatch]:
