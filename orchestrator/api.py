@@ -22,16 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from workers.errors import CorruptionError, LucaError
+from workers.errors import LucaError
 from workers.storage.bank import LATEST, Bank, BankVersion
 from workers.storage.filesystem import Storage
 
 if TYPE_CHECKING:
     from orchestrator.experiment import Experiment
     from pipelines.prediction import Model
+    from workers.storage.bank_manifest import Manifest
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
-_PARENTS = 32
+_BEFORE = 32
 """How many versions back the experiment of a version is looked for."""
 
 
@@ -124,22 +125,31 @@ def recorded_experiment(version: BankVersion) -> Experiment | None:
     """The experiment of the run that made a version or the nearest one before it; None when its folder is gone."""
     from orchestrator.experiment_files import parse_experiment
 
-    bank = version.bank
-    manifest = version.manifest
-    for _ in range(_PARENTS):
+    bank, manifest = version.bank, version.manifest
+    for _ in range(_BEFORE):
         data = _experiment_file(bank.storage, manifest.writer)
         if data is not None:
             try:
                 return parse_experiment(data, where=f"run {manifest.writer['run']}")
             except LucaError:
                 return None  # of a release with other settings
-        if manifest.parent is None:
+        before = _before(bank, manifest)
+        if before is None:
             return None
-        try:
-            manifest = bank.read_manifest(manifest.parent)
-        except CorruptionError:
-            return None  # collected; only its experiment is of interest here
+        bank, manifest = before
     return None
+
+
+def _before(bank: Bank, manifest: Manifest) -> tuple[Bank, Manifest] | None:
+    """The version that this one was forked or rolled back from, else its parent; None when it is not there."""
+    try:
+        if manifest.origin is not None:
+            origin = Bank.open(bank.storage, str(manifest.origin.get("bank")))
+            found = origin.read_manifest(int(manifest.origin.get("version", 0)))
+            return (origin, found) if found.digest == manifest.origin.get("digest") else None
+        return None if manifest.parent is None else (bank, bank.read_manifest(manifest.parent))
+    except (LucaError, TypeError, ValueError):
+        return None  # collected, or of another storage; only its experiment is of interest here
 
 
 def _experiment_file(storage: Storage, writer: dict[str, Any]) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from workers.errors import BackboneError, BankError, DataError, SettingsError
 from workers.loading import TensorLoader
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.predictor import Predictor
+from workers.storage.bank_copy import fork_bank
 
 
 def encoded(colour: str, number: int) -> bytes:
@@ -175,6 +176,8 @@ def test_the_run_that_made_a_version_decides_how_it_predicts(tmp_path: Path) -> 
     assert model.router == "entropy"
     assert model._predictor.combination == "hard"
     assert bank.load(router="lda").router == "lda"
+    fork_bank(bank.bank.load(), "forked")
+    assert orchestrator.open_bank(tmp_path, "forked").load().router == "entropy"
     (run / "experiment.yaml").write_text("seed: [")
     assert bank.load().router == "lda"
 
