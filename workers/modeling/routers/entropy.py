@@ -24,8 +24,8 @@ class EntropyRouter(Router):
     H is -sum p log(p + 1e-9) over the classes a module decides among ("Unlocking [CLS] Features for
     Continual Post-Training", arXiv 2502.14762), divided by log of their number: modules of tasks with
     more classes would otherwise never win.  With a unified head that is the same divisor for all, so
-    the choice is exactly the published one.
-    The chosen module decides alone, as published, whatever combination other routers use.  See `workers.modeling.entropies` for tasks of one class.
+    the choice is exactly the published one.  The chosen module decides alone, as published, whatever
+    combination other routers use.  See `workers.modeling.entropies` for tasks of one class.
     """
 
     name = "entropy"
