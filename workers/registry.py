@@ -61,7 +61,7 @@ class RegistryImpl:
     def commit(
         self, header: TaskHeader, learned: LearnedArrays, whitening: Arrays | None = None
     ) -> Committed:
-        """Add a learned task; committing it again changes nothing."""
+        """Add a learned task; the version that ends with it.  Committing it again changes nothing."""
         started = time.perf_counter()
         writer = self._held()
         shared: dict[str, Arrays] = {}
@@ -78,8 +78,21 @@ class RegistryImpl:
             arrays=learned.objects,
             info=header.info,
         )
-        version = writer.commit(draft, shared=shared)
+        version = self._ending_with(header.id, writer.commit(draft, shared=shared))
         return _committed(version, time.perf_counter() - started)
+
+    def _ending_with(self, task: str, newest: BankVersion) -> BankVersion:
+        """The version that a task's commit made.
+
+        Several commits may be under way.  When the registry dies, Ray repeats those whose answers were lost, and
+        by then the newest version can hold tasks that came after.
+        """
+        ids = [record.id for record in newest.tasks]
+        wanted = newest.tasks[: ids.index(task) + 1]
+        if wanted == newest.tasks:
+            return newest
+        older = (self._bank.load(number) for number in reversed(self._bank.versions()))
+        return next((version for version in older if version.tasks == wanted), newest)
 
     def annotate(self, version: int, metrics: Mapping[str, Any]) -> None:
         """Note what was measured of a version."""
