@@ -19,7 +19,7 @@ from workers.feature_rows import FeatureRows, OpenRows, open_rows
 from workers.loading import TensorLoader
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.predictor import Predictor
-from workers.modeling.scoring import module_scores
+from workers.modeling.scoring import ModuleScorer
 from workers.storage.bank import Bank
 from workers.storage.features import FeatureCache
 from workers.storage.filesystem import Storage
@@ -27,6 +27,8 @@ from workers.storage.filesystem import Storage
 if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
+
+    from workers.modeling.bank_tensors import BankTensors
 
 SCORES_IN_MEMORY = 1 << 30
 """Bytes of module scores an evaluator remembers; beyond, the least recently used are computed again."""
@@ -152,7 +154,7 @@ class Scorer:
                 missing = [i for i in range(len(names)) if i not in found]
                 if missing:
                     computed += len(missing)
-                    for i, new in zip(missing, module_scores(bank, missing, tensor), strict=True):
+                    for i, new in zip(missing, _one_by_one(bank, missing, tensor), strict=True):
                         self._scores.put((names[i], part), new)
                         found[i] = new
                 blocks.append([found[i] for i in range(len(names))])
@@ -236,6 +238,22 @@ class _ScoreMemory:
         while self._held > self.limit and len(self._scores) > 1:
             _, old = self._scores.popitem(last=False)
             self._held -= old.nbytes
+
+
+def _one_by_one(bank: BankTensors, positions: Sequence[int], features: Tensor) -> list[Tensor]:
+    """Scores of modules on raw features [n, d], each computed by itself.
+
+    A batched product rounds differently from a single one, so a score would depend on which others happened to
+    be missing: predictions of a run with a restarted evaluator would differ in their last bits.  On a CPU it is
+    no slower, since one module's operands stay in the cache.
+    """
+    import torch
+
+    bank.check_features(features)
+    scorer = ModuleScorer(bank)
+    with torch.inference_mode():
+        prepared = scorer.prepare(features)
+        return [scorer.scores(prepared, [position])[0].clone() for position in positions]
 
 
 def _identity(rows: FeatureRows) -> tuple[str, ...]:

@@ -1,0 +1,124 @@
+"""Scoring a bank's versions: what an evaluator remembers may not show in what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.workers.storage.bank_cases import quick_disk  # noqa: F401
+from workers.bank_scoring import MethodPredictions, Scored, Scorer, TestPart
+from workers.feature_rows import FeatureRows
+from workers.learned import TaskHeader
+from workers.modeling.evaluation_settings import EvaluationSettings
+from workers.modeling.learner import LearningSettings
+from workers.modeling.luca import LucaSettings
+from workers.registry import RegistryImpl
+from workers.storage.features import FeatureCache, PartKey
+from workers.storage.filesystem import Storage
+from workers.task_learning import LearnRequest, fit_whitening, learn_task
+
+TASKS, WIDTH, ROWS = 5, 12, 10
+ROUTERS = ("lda", "entropy", "oracle")
+NAMES = tuple(f"c{c}" for c in range(2 * TASKS))
+
+
+def rows(cache: FeatureCache, task: int, split: str) -> FeatureRows:
+    """Two classes of a task as one part."""
+    rng = np.random.default_rng([task, len(split)])
+    centres = np.random.default_rng(task).normal(size=(2, WIDTH)) * 2
+    labels = np.repeat([2 * task, 2 * task + 1], ROWS)
+    features = centres[labels - 2 * task] + rng.normal(size=(2 * ROWS, WIDTH))
+    ids = [f"{split}-{task}-{i}" for i in range(2 * ROWS)]
+    key = PartKey(backbone="ready", part=f"{task:02d}{split:0>30}", view=0)
+    cache.write(key, ids, features.astype(np.float32))
+
+    return FeatureRows(
+        keys=(key,),
+        sizes=np.array([2 * ROWS]),
+        part=np.zeros(2 * ROWS, dtype=np.int64),
+        row=np.arange(2 * ROWS),
+        labels=labels,
+        ids=pa.array(ids),
+    )
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["raw", "whitened"])
+def storage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bank of five tasks and its test features."""
+    folder = tmp_path_factory.mktemp("scoring")
+    cache = FeatureCache(Storage.open(str(folder)))
+    learning = LearningSettings(epochs=2, batch_size=8)
+    luca = LucaSettings(ratio=4)
+    registry = RegistryImpl(
+        str(folder),
+        "b",
+        backbone={"width": WIDTH},
+        settings={
+            "luca": luca.model_dump(mode="json"),
+            "learning": learning.model_dump(mode="json"),
+        },
+        run="r",
+        code="t",
+    )
+    whitening = None
+    for task in range(TASKS):
+        asked = LearnRequest(
+            task=f"task {task}",
+            rows=rows(cache, task, "1"),
+            validation=None,
+            classes=(2 * task, 2 * task + 1),
+            new_classes=(2 * task, 2 * task + 1),
+            views=0,
+            seed=1,
+            luca=luca,
+            learning=learning,
+            evaluation=EvaluationSettings(),
+        )
+        if request.param and task == 0:
+            whitening = fit_whitening(cache, asked)
+        info, learned = learn_task(cache, asked, whitening=whitening)
+        header = TaskHeader(
+            f"t{task}", f"task {task}", "", NAMES[2 * task : 2 * task + 2], {}, info.to_json()
+        )
+        registry.commit(header, learned, whitening if task == 0 else None)
+    registry.close()
+    return folder
+
+
+def scorer(folder: Path) -> Scorer:
+    return Scorer(Storage.open(str(folder)), "b", class_names=NAMES, settings=EvaluationSettings())
+
+
+def parts(folder: Path, count: int) -> list[TestPart]:
+    cache = FeatureCache(Storage.open(str(folder)))
+    return [TestPart(task, rows(cache, task, "2")) for task in range(count)]
+
+
+def bits(scored: Scored) -> dict[str, list[bytes]]:
+    """Every number of every prediction, exactly."""
+
+    def columns(made: MethodPredictions) -> list[bytes]:
+        fields = ("predicted", "routed_task", "confidence", "routing_confidence", "log_prob_true")
+        return [np.asarray(getattr(made, name)).tobytes() for name in fields]
+
+    return {name: columns(made) for name, made in scored.methods.items()}
+
+
+def test_a_restarted_evaluator_predicts_the_same_to_the_last_bit(storage: Path) -> None:
+    steady = scorer(storage)
+    for version in range(1, TASKS + 1):
+        seen = steady.score(version, parts(storage, version), ROUTERS)
+        fresh = scorer(storage).score(version, parts(storage, version), ROUTERS)
+        assert bits(fresh) == bits(seen), f"after version {version}"
+
+
+def test_only_the_new_row_and_column_are_computed(storage: Path) -> None:
+    steady = scorer(storage)
+    computed = [
+        steady.score(version, parts(storage, version), ROUTERS).module_scores
+        for version in range(1, TASKS + 1)
+    ]
+    assert computed == [2 * version - 1 for version in range(1, TASKS + 1)]
