@@ -52,11 +52,14 @@ def test_folders_inside_class_folders_belong_to_the_class(tmp_path: Path) -> Non
     assert "parts of their class" in found.remarks[0]
 
 
-def test_nothing_of_an_image_is_read(tmp_path: Path) -> None:
+def test_nothing_of_an_image_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_images(tmp_path, {"cat": 2, "dog": 2})
-    for image in tmp_path.rglob("*.png"):
-        image.chmod(0o000)
-        image.write_bytes(b"") if image.stat().st_mode & 0o200 else None
+
+    def refuse(*_: object) -> bytes:
+        raise AssertionError("a look must not read images")
+
+    monkeypatch.setattr("pipelines.sources.files.read_bytes", refuse)
+    monkeypatch.setattr("pipelines.discovery.read_bytes", refuse)
     assert counts(tmp_path)[0] == 2
 
 
