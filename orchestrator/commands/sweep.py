@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,9 @@ def sweep_command(source: str, overrides: Sequence[str], *, as_json: bool) -> No
     from orchestrator.sweep.opening import Sweep
     from orchestrator.sweep.running import run_sweep
 
-    outcome = run_sweep(Sweep.of(source, overrides))
+    sweep = Sweep.of(source, overrides)
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints there when a process dies
+        outcome = run_sweep(sweep)
     if as_json:
         json.dump(outcome.result.to_json(), sys.stdout, indent=2)
         sys.stdout.write("\n")

@@ -183,7 +183,6 @@ class _Running:
                         raise
                     self._tracker.notify(f"{error}; it is extracted again", "warning")
                     ready = None
-                    self._conductor.retry_lost()
                 else:
                     break
         return images
@@ -235,7 +234,6 @@ class _Running:
                     concurrent=min(concurrent, left),
                     cpus=cpus,
                     folder=folder,
-                    retries=e.search.retries,
                 ),
             )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,7 +50,7 @@ class Conductor:
         published: dotted settings of the published recipe, as ``resolve`` takes them.
         trials: how many trials there shall be.
         tasks: tasks of the stream.
-        settings: of the sweep: when trials are stopped.
+        settings: of the sweep: when trials are stopped, how often lost ones are handed out again.
         identity: what else decides a trial's result, such as seeds.
         changed: told every record that changes.
     """
@@ -75,6 +75,9 @@ class Conductor:
         self._tasks = tasks
         self._identity = identity
         self._changed = changed
+        self._retries = settings.retries
+        self._losses: Counter[int] = Counter()
+        self._running: set[int] = set()
         self._reports: dict[int, list[TrialReport]] = {}
         self._records = {
             number: record for number, record in ledger.read().items() if number < trials
@@ -120,8 +123,13 @@ class Conductor:
         self._fill()
         return not self._waiting
 
+    @property
+    def running(self) -> bool:
+        """Whether trials are handed out that have not ended: should one be lost, ``next`` gives it again."""
+        return bool(self._running)
+
     def next(self) -> Assignment | None:
-        """The next trial to run, or None when no more will come."""
+        """The next trial to run, or None when there is none now."""
         while True:
             if not self._waiting:
                 self._fill()
@@ -135,6 +143,7 @@ class Conductor:
                 continue
             if record.status != "proposed":
                 record = self._update(replace(record, status="proposed", error=""))
+            self._running.add(record.number)
             return Assignment(record, settings)
 
     def report(self, number: int, report: TrialReport) -> bool:
@@ -185,15 +194,16 @@ class Conductor:
         )
 
     def lost(self, number: int, error: str) -> TrialRecord:
-        """A trial whose process or data went away; it is learned again by the next invocation."""
-        self._reports.pop(number, None)
-        return self._update(replace(self._records[number], status="lost", error=error))
+        """A trial whose process or data went away.
 
-    def retry_lost(self) -> None:
-        """Learn lost trials again in this invocation."""
-        for record in self.records:
-            if record.status in ("lost", "proposed") and record.number not in self._waiting:
-                self._waiting.append(record.number)
+        It is handed out again, unless that has happened too often: then the next invocation learns it.
+        """
+        self._reports.pop(number, None)
+        self._losses[number] += 1
+        record = self._update(replace(self._records[number], status="lost", error=error))
+        if self._losses[number] <= self._retries:
+            self._waiting.append(number)
+        return record
 
     def _score(self, accuracy: float, nonzero: float) -> float:
         """What trials are compared by before they end.
@@ -242,6 +252,8 @@ class Conductor:
     def _update(self, record: TrialRecord) -> TrialRecord:
         self._records[record.number] = record
         self._ledger.put(record)
+        if record.status != "proposed":
+            self._running.discard(record.number)
         if record.ended and not record.published:
             self._proposals.tell(record)
         if self._changed is not None:

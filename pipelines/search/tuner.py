@@ -44,13 +44,11 @@ class TuneRun:
         concurrent: trials at a time.
         cpus: CPUs that each reserves.
         folder: for Tune's own files, on this machine.
-        retries: times a trial is begun again whose process was lost.
     """
 
     concurrent: int
     cpus: int
     folder: Path
-    retries: int
 
 
 class TrialProcess:
@@ -96,7 +94,7 @@ def run_trials(conductor: Conductor, plan: SweepPlan, run: TuneRun) -> None:
     """Run trials until the conductor has no more.  Ray must have been joined.
 
     A trial whose settings do not work, or whose process dies again and again, is recorded as such and the others
-    go on.
+    go on.  Tune itself retries nothing: it would give up on a trial whose process dies before it begins.
 
     Raises:
         FeatureCorruptionError: cached features are gone or damaged; extract them again and call this again.
@@ -114,7 +112,7 @@ def run_trials(conductor: Conductor, plan: SweepPlan, run: TuneRun) -> None:
             tune_config=tune.TuneConfig(
                 search_alg=_searcher(conductor, broken),
                 scheduler=_scheduler(conductor),
-                num_samples=max(1, conductor.total),
+                num_samples=-1,  # the conductor says when there are enough
                 max_concurrent_trials=run.concurrent,
                 reuse_actors=True,
                 trial_dirname_creator=lambda trial: f"trial_{trial.trial_id}",
@@ -123,7 +121,6 @@ def run_trials(conductor: Conductor, plan: SweepPlan, run: TuneRun) -> None:
                 name="tune",
                 storage_path=str(run.folder),
                 stop=_stopper(broken),
-                failure_config=tune.FailureConfig(max_failures=run.retries),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 callbacks=[_losses(conductor, lost)],
                 verbose=0,
@@ -179,7 +176,9 @@ def _searcher(conductor: Conductor, broken: list[str]) -> Any:
         def suggest(self, trial_id: str) -> Any:
             assignment = None if self.broken else self.conductor.next()
             if assignment is None:
-                return Searcher.FINISHED
+                # While trials run, one may be lost and has to be begun again.
+                waits = self.conductor.running and not self.broken
+                return None if waits else Searcher.FINISHED
             self.numbers[trial_id] = assignment.record.number
             return {
                 "number": assignment.record.number,
@@ -254,7 +253,7 @@ def _losses(conductor: Conductor, lost: list[str]) -> Any:
     from ray.tune import Callback
 
     class Losses(Callback):  # type: ignore[misc]
-        """Records trials whose process was lost more often than it may be begun again."""
+        """Tells the conductor of lost processes."""
 
         def __init__(self, conductor: Conductor, lost: list[str]) -> None:
             self.conductor, self.lost = conductor, lost

@@ -183,10 +183,25 @@ def test_a_trial_that_begins_again_begins_its_course_again(tmp_path: Path) -> No
     assert sweep.end(0, report(4, 0.4)).curve == (0.1, 0.2, 0.3, 0.4)
 
 
+def test_a_lost_trial_is_handed_out_again_a_few_times(tmp_path: Path) -> None:
+    sweep = conductor(tmp_path, trials=1, retries=2)
+    for _ in range(3):
+        given = sweep.next()
+        assert given is not None
+        assert (given.record.number, given.record.status) == (0, "proposed")
+        assert sweep.running
+        assert sweep.next() is None
+        assert sweep.lost(0, "killed").status == "lost"
+        assert not sweep.running
+    assert sweep.next() is None
+
+
 def test_a_lost_trial_is_learned_again_by_the_next_invocation(tmp_path: Path) -> None:
-    first = conductor(tmp_path)
+    first = conductor(tmp_path, trials=1, retries=0)
     first.next()
-    assert first.lost(0, "killed").status == "lost"
-    given = conductor(tmp_path).next()
-    assert given is not None
-    assert (given.record.number, given.record.status) == (0, "proposed")
+    first.lost(0, "killed")
+    second = conductor(tmp_path, trials=1, retries=0)
+    assert not second.complete
+    assert run_next(second) == 0
+    assert second.records[0].status == "finished"
+    assert second.records[0].error == ""
