@@ -137,14 +137,16 @@ class Fleet:
         )
 
     def _start_trainers(self) -> list[Any]:
-        from workers.trainer import trainer_class
+        from pipelines.data_parallel import trainer_class_for
 
         role = self.plan.trainers
+        device = {"device": "cuda"} if role.num_gpus else {}
         return self._start(
             role,
-            trainer_class().options(**self.plan.options("trainer")),
+            trainer_class_for(self.plan).options(**self.plan.options("trainer")),
             (self.spec.storage,),
             threads=role.threads,
+            **device,
         )
 
     def _start_evaluators(self) -> list[Any]:

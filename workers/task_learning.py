@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 from workers.feature_rows import FeatureRows, OpenRows, open_rows
 from workers.learned import Arrays, LearnedArrays, LearnInfo
 from workers.modeling.evaluation_settings import EvaluationSettings
-from workers.modeling.learner import LearningSettings, UnifiedHead, learn_local, learn_unified
+from workers.modeling.learner import (
+    Execution,
+    LearningSettings,
+    UnifiedHead,
+    learn_local,
+    learn_unified,
+)
 from workers.modeling.luca import LucaSettings, nonzero_count, parameter_count
 from workers.modeling.sparse import encode
 from workers.modeling.statistics import TaskStatistics
@@ -75,6 +81,7 @@ def learn_task(
     whitening: Arrays | None = None,
     previous_head: Arrays | None = None,
     tables: Mapping[PartKey, pa.Table] | None = None,
+    execution: Execution | None = None,
 ) -> tuple[LearnInfo, LearnedArrays]:
     """Learn a task.
 
@@ -84,6 +91,7 @@ def learn_task(
         whitening: the stream's whitening, or None.
         previous_head: the head left by the previous task (unified objective).
         tables: parts at hand already.
+        execution: device, and this worker's share when several learn the task together; None: this CPU.
 
     Raises:
         DataError: features are not finite or missing.
@@ -107,6 +115,7 @@ def learn_task(
         "task_key": request.task,
         "test_view": test_view,
         "check": _check(cache, request, white, tables),
+        "execution": execution,
     }
     if local:
         labels = torch.from_numpy(np.searchsorted(request.classes, data.labels))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workers.learned import Arrays, LearnedArrays, LearnInfo
+from workers.modeling.learner import Execution
 from workers.runtime import prepare_process
 from workers.storage.features import FeatureCache
 from workers.storage.filesystem import Storage
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 class TrainerImpl:
     """Learns whatever task it is asked to; keeps nothing between calls but open storage."""
 
-    def __init__(self, storage: str, *, threads: int) -> None:
+    def __init__(self, storage: str, *, threads: int, device: str = "cpu") -> None:
         prepare_process(threads)
+        self._execution = Execution(device=device)
         self._cache = FeatureCache(Storage.open(storage))
 
     def whitening(
@@ -44,6 +46,7 @@ class TrainerImpl:
             whitening=whitening,
             previous_head=previous_head,
             tables=dict(zip(keys, tables, strict=True)),
+            execution=self._execution,
         )
         return info, learned, learned.head
 

@@ -128,7 +128,9 @@ def test_a_byte_order_mark_does_not_matter(tmp_path: Path) -> None:
 
 def test_the_run_id_follows_what_is_measured_and_nothing_else() -> None:
     first = load_experiment("demo")
-    assert load_experiment("demo", ["storage=/elsewhere", "cluster.shards=3"]).run_id == first.run_id
+    assert (
+        load_experiment("demo", ["storage=/elsewhere", "cluster.shards=3"]).run_id == first.run_id
+    )
     assert load_experiment("demo", ["seed=5"]).run_id != first.run_id
 
 

@@ -72,7 +72,9 @@ def test_another_seed_means_other_augmented_views(folder: Path) -> None:
 
 @given(st.data())
 @settings(max_examples=20, deadline=None)
-def test_rows_lead_back_to_the_samples_in_the_order_asked(folder: Path, data: st.DataObject) -> None:
+def test_rows_lead_back_to_the_samples_in_the_order_asked(
+    folder: Path, data: st.DataObject
+) -> None:
     plan, stream = plan_of(folder)
     samples = len(stream.labels)  # type: ignore[attr-defined]
     asked = np.array(
