@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.experiment import Experiment
+from orchestrator.run_folder import run_folder
 from pipelines.features import FeaturePlan
 from pipelines.stream import Stream, Task, TaskDefinition, build_stream
 from pipelines.unlearned import difference, refuse_unlearned, task_ids
@@ -101,7 +102,7 @@ def prepare(experiment: Experiment) -> Prepared:
         head=head,
         learned=learned,
         versions={} if head is None else _versions(bank, head),
-        run_dir=run_folder(experiment, storage),
+        run_dir=run_folder(experiment.run_id, storage),
     )
 
 
@@ -136,15 +137,9 @@ def prepare_evaluation(experiment: Experiment, ref: str) -> tuple[Prepared, Bank
         head=version,
         learned=len(version.tasks),
         versions={},
-        run_dir=run_folder(experiment, storage),
+        run_dir=run_folder(experiment.run_id, storage),
     )
     return prepared, version, shared
-
-
-def run_folder(experiment: Experiment, storage: Storage) -> Path:
-    """The run's folder: in a local storage, else beside the working directory."""
-    base = storage.local_path("runs") if storage.is_local else Path("luca-runs").resolve()
-    return Path(base) / experiment.run_id
 
 
 def check_settings(head: BankVersion, experiment: Experiment) -> None:

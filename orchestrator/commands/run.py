@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import results
 from orchestrator.experiment_files import load_experiment
 from orchestrator.preparation import Prepared, check_backbone, prepare
+from orchestrator.run_folder import fetch_run, publish_run
 from orchestrator.tracking import CompositeTracker, RunFinished, RunStarted, build_trackers
 from workers.errors import LucaError
 from workers.storage.atomic import write_atomic
@@ -76,9 +77,11 @@ def run_experiment(experiment: Experiment, *, console: bool = True) -> dict[str,
     """
     started = time.perf_counter()
     prepared = prepare(experiment)
-    run_dir = prepared.run_dir
+    experiment, run_dir = prepared.experiment, prepared.run_dir
+    fetch_run(experiment.run_id, prepared.storage, run_dir)
     with build_trackers(experiment.tracking, run_dir, console=console) as tracker:
         write_atomic(Storage.open(str(run_dir)), "experiment.yaml", experiment.to_yaml().encode())
+        publish_run(experiment.run_id, prepared.storage, run_dir)
         tracker.handle(
             RunStarted(
                 experiment.run_id,
@@ -105,6 +108,7 @@ def run_experiment(experiment: Experiment, *, console: bool = True) -> dict[str,
             tracker.handle(RunFinished("failed", time.perf_counter() - started))
             raise
         tracker.handle(RunFinished("finished", time.perf_counter() - started, summary))
+    publish_run(experiment.run_id, prepared.storage, run_dir)
     return summary
 
 
