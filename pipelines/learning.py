@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.actors import Loop
@@ -81,6 +80,7 @@ class LearningFlow:
         self._waiting: set[int] = set()
         self._outcomes: dict[int, tuple[LearnInfo, Any]] = {}
         self._next_commit = plan.first
+        self._committing = False
         self._next_unified = plan.first
         self._whitening: Any = plan.whitening
         self._whitening_asked = False
@@ -142,14 +142,22 @@ class LearningFlow:
         self._pool.submit(call, done, self._on_corruption(index, lambda: self._submit(index)))
 
     def _commit_what_may(self) -> None:
-        while self._next_commit in self._outcomes:
-            index = self._next_commit
-            info, arrays = self._outcomes.pop(index)
-            self._next_commit += 1
-            header = self._plan.headers(index, info.to_json())
-            whitening = self._whitening if index == 0 else None
-            reference = self._registry.commit.remote(header, arrays, whitening)
-            self._loop.watch(reference, partial(self._committed, index))
+        """Commit the next task, one at a time: Ray may repeat the calls of a lost registry in any order."""
+        if self._committing or self._next_commit not in self._outcomes:
+            return
+        index = self._next_commit
+        info, arrays = self._outcomes.pop(index)
+        self._next_commit += 1
+        self._committing = True
+        header = self._plan.headers(index, info.to_json())
+        whitening = self._whitening if index == 0 else None
+
+        def done(version: Committed) -> None:
+            self._committing = False
+            self._commit_what_may()
+            self._committed(index, version)
+
+        self._loop.watch(self._registry.commit.remote(header, arrays, whitening), done)
 
     def _on_corruption(self, index: int, again: Callable[[], None]) -> Callable[[LucaError], bool]:
         """Damaged or missing feature parts are extracted again, then the work is repeated."""
