@@ -17,18 +17,18 @@ import site
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 from pipelines.cluster.capacity import ClusterResources, NodeResources
+from pipelines.cluster.messages import Notify, RayMessages
 from pipelines.cluster.reaching import check_reachable, check_speaks_grpc, first_line
 from pipelines.cluster.settings import MINIMUM_OBJECT_STORE, ClusterSettings
 from workers.errors import ClusterError
 
-Notify = Callable[[str], None]
 How = Literal["local", "job", "address", "present"]
 
 QUIET = {
@@ -64,6 +64,7 @@ class RayHandle:
     how: How
     address: str
     temporary: Path | None = None
+    messages: RayMessages | None = None
     _closed: bool = field(default=False, repr=False)
 
     @property
@@ -84,7 +85,11 @@ class RayHandle:
             return
         import ray
 
-        ray.shutdown()
+        if self.messages is None:
+            ray.shutdown()
+        else:
+            self.messages.during(ray.shutdown)
+            self.messages.stop()
         if self.temporary is not None and not keep_logs:
             shutil.rmtree(self.temporary, ignore_errors=True)
 
@@ -206,7 +211,7 @@ def join_ray(
     Args:
         settings: the experiment's cluster settings.
         runtime_env: additions to the workers' runtime environment, for instance WANDB_* variables.
-        notify: told in one sentence what is being joined.
+        notify: told in one sentence what is being joined, and later of lost workers and nodes.
 
     Raises:
         ClusterError: the address cannot be reached or joined, or runs another Ray or Python version.
@@ -223,10 +228,23 @@ def join_ray(
         "logging_level": logging.ERROR,
         "log_to_driver": False,
     }
-    with _sigterm_kept():
-        if way.how == "local":
-            return _start_local(settings, arguments, notify)
-        return _join(settings, way, arguments, notify)
+    messages = RayMessages(notify or _ignore)
+    messages.start()
+    try:
+        with _sigterm_kept():
+            if way.how == "local":
+                handle = _start_local(settings, arguments, notify)
+            else:
+                handle = _join(settings, way, arguments, notify)
+    except BaseException:
+        messages.stop()
+        raise
+    handle.messages = messages
+    return handle
+
+
+def _ignore(_: str) -> None:
+    """Nobody wants to hear it."""
 
 
 def _start_local(

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from pipelines.cluster.capacity import Bundle, ClusterResources, amount, unplaced
-from pipelines.cluster.joining import Notify, cluster_resources
+from pipelines.cluster.joining import cluster_resources
+from pipelines.cluster.messages import Notify
 from workers.errors import ClusterError
 
 REPEAT_SECONDS = 30.0
