@@ -128,6 +128,13 @@ def caption(result: SweepResult) -> str:
         f"Accuracies in % on {samples:,} validation samples of all classes, router {router}; test samples "
         "play no part."
     )
+    if result.best is not None and samples:
+        share = accuracy(result.best)
+        error = 100 * (share * (1 - share) / samples) ** 0.5
+        text += (
+            f" Standard error of one accuracy: {error:.1f} points; trials share their samples, so differences "
+            "between them are surer than that."
+        )
     if repeats > 1:
         text += f" Mean and sample standard deviation over {repeats} repeats."
     return text

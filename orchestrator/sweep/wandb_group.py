@@ -23,6 +23,7 @@ from pipelines.search.ledger import TrialRecord
 
 Notify = Callable[[str, Literal["info", "warning"]], None]
 Mode = Literal["online", "offline"]
+_SUMMARY = "summary"
 
 
 class WandbGroup:
@@ -68,6 +69,9 @@ class WandbGroup:
         """Record what is not recorded yet and the whole, and wait for W&B within its time."""
         if not self.enabled:
             return
+        names = {record.id for record in result.records if record.ended} | {_SUMMARY}
+        if self._thread is None and names <= self._recorded():
+            return  # nothing happened since
         for record in result.records:
             if record.ended:
                 self._put(record)
@@ -116,14 +120,12 @@ class WandbGroup:
         if record.spread is not None:
             run.summary["spread"] = record.spread
         run.finish(exit_code=1 if record.status == "failed" else 0)
-        self._ledger.parent.mkdir(parents=True, exist_ok=True)
-        with self._ledger.open("a", encoding="utf-8") as file:
-            file.write(f"{record.id}\n")
+        self._note(record.id)
 
     def _record_sweep(self, result: SweepResult) -> None:
         import wandb
 
-        run = self._init("summary", "sweep", {**result.about, "tasks": result.tasks})
+        run = self._init(_SUMMARY, "sweep", {**result.about, "tasks": result.tasks})
         keys = list(dict.fromkeys(key for record in result.records for key in record.settings))
         table = wandb.Table(
             columns=["trial", "marks", "validation accuracy", "non-zero parameters", *keys]
@@ -150,6 +152,12 @@ class WandbGroup:
             for path in sorted(self._folder.glob("*.png")):
                 run.log({f"images/{path.stem}": wandb.Image(str(path))})
         run.finish()
+        self._note(_SUMMARY)
+
+    def _note(self, name: str) -> None:
+        self._ledger.parent.mkdir(parents=True, exist_ok=True)
+        with self._ledger.open("a", encoding="utf-8") as file:
+            file.write(f"{name}\n")
 
     def _recorded(self) -> set[str]:
         with contextlib.suppress(FileNotFoundError):
