@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class ClusterResources:
     @property
     def memory(self) -> float:
         return sum(node.memory for node in self.nodes)
+
+    def when_idle(self) -> ClusterResources:
+        """The same nodes with everything free."""
+        nodes = (replace(n, free_cpus=math.inf, free_gpus=math.inf) for n in self.nodes)
+        return replace(self, nodes=tuple(nodes))
 
 
 @dataclass(frozen=True)

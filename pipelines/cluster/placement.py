@@ -18,7 +18,6 @@ from typing import Any, Literal
 from pipelines.cluster.capacity import (
     Bundle,
     ClusterResources,
-    NodeResources,
     Room,
     amount,
     unplaced,
@@ -196,11 +195,7 @@ def _plan_local(
 def _plan_joined(
     settings: ClusterSettings, resources: ClusterResources, shard_gpus: float
 ) -> ActorPlan:
-    totals = tuple(
-        NodeResources(node.id, node.host, node.cpus, node.gpus, memory=node.memory)
-        for node in resources.nodes
-    )
-    room = Room(totals)
+    room = Room(resources.when_idle().nodes)
     cpus = room.cpus
     notes: list[str] = []
     sizes: dict[Role, Bundle] = {

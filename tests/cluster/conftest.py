@@ -92,6 +92,12 @@ class Head:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(4)
 
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """End a node as a power cut would."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(15)
+
     def close(self) -> None:
         for process in reversed(self.processes):
             self.stop(process)
@@ -119,6 +125,20 @@ def start_head(
         head.close()
         raise
     return head
+
+
+def add_node(
+    head: Head, *, cpus: int, gpus: int = 0, wrapper: tuple[str, ...] = ()
+) -> subprocess.Popen[bytes]:
+    """One more node; its GPUs are simulated."""
+    return head.start(
+        f"--address={head.address}",
+        f"--num-cpus={cpus}",
+        f"--num-gpus={gpus}",
+        f"--object-store-memory={STORE}",
+        f"--dashboard-agent-listen-port={free_port()}",
+        wrapper=wrapper,
+    )
 
 
 def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:

@@ -21,19 +21,8 @@ from pipelines.cluster import (
     plan_actors,
     wait_for_resources,
 )
-from tests.cluster.conftest import Head, free_port, start_head, wait_until
+from tests.cluster.conftest import Head, add_node, start_head, wait_until
 from workers.errors import ClusterError
-
-
-def node(head: Head, *, cpus: int, gpus: int = 0, wrapper: tuple[str, ...] = ()) -> Any:
-    return head.start(
-        f"--address={head.address}",
-        f"--num-cpus={cpus}",
-        f"--num-gpus={gpus}",
-        "--object-store-memory=100000000",
-        f"--dashboard-agent-listen-port={free_port()}",
-        wrapper=wrapper,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +30,8 @@ def three() -> Iterator[Head]:
     """A head without CPUs, a CPU node and a node with a (simulated) GPU, as on KubeRay."""
     head = start_head(cpus=0)
     try:
-        node(head, cpus=3)
-        node(head, cpus=2, gpus=1)
+        add_node(head, cpus=3)
+        add_node(head, cpus=2, gpus=1)
         yield head
     finally:
         head.close()
@@ -135,7 +124,7 @@ def test_a_node_that_comes_ends_the_wait_and_one_that_goes_is_seen() -> None:
         with joined(head, 1) as handle:
             plan = plan_actors(ClusterSettings(gpus_per_shard=1, shards=1), handle.resources())
             comer: list[Any] = []
-            timer = threading.Timer(2, lambda: comer.append(node(head, cpus=2, gpus=1)))
+            timer = threading.Timer(2, lambda: comer.append(add_node(head, cpus=2, gpus=1)))
             timer.start()
             said: list[str] = []
             wait_for_resources(plan.bundles(), timeout=60, notify=said.append)
@@ -168,7 +157,7 @@ def test_storage_that_one_node_does_not_see_is_refused_before_work_starts(tmp_pa
     head = start_head(cpus=1)
     try:
         hide = f'mount -t tmpfs none {store} && exec "$@"'
-        node(head, cpus=1, wrapper=("unshare", "-m", "sh", "-c", hide, "sh"))
+        add_node(head, cpus=1, wrapper=("unshare", "-m", "sh", "-c", hide, "sh"))
         with (
             joined(head, 2),
             pytest.raises(ClusterError, match=r"is not visible on node .*s3://") as caught,
