@@ -7,10 +7,9 @@ What is remembered can always be computed again, so a lost evaluator loses time 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from workers.loading import TensorLoader
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.predictor import Predictor
 from workers.modeling.scoring import ModuleScorer
-from workers.storage.bank import Bank
+from workers.storage.bank import Bank, BankVersion
 from workers.storage.features import FeatureCache
 from workers.storage.filesystem import Storage
 
@@ -31,7 +30,10 @@ if TYPE_CHECKING:
     from workers.modeling.bank_tensors import BankTensors
 
 SCORES_IN_MEMORY = 1 << 30
-"""Bytes of module scores an evaluator remembers; beyond, the least recently used are computed again."""
+"""Bytes of module scores of one version that are kept; beyond, scores are made when they are needed."""
+
+_TABLES = 4
+"""Score tables an evaluator keeps: the whole test set, its own share of it, validation samples."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,18 @@ class Scored:
     module_scores: int = field(default=0, compare=False)
 
 
+@dataclass(frozen=True)
+class OpenPart:
+    """Test samples with their features [n, d] float32 at hand."""
+
+    name: str
+    data: OpenRows
+    features: Tensor
+
+    def __len__(self) -> int:
+        return len(self.data.labels)
+
+
 class Scorer:
     """Scores versions of one bank.
 
@@ -110,8 +124,9 @@ class Scorer:
         self._class_names = tuple(class_names)
         self._settings = settings
         self._loader = TensorLoader()
-        self._scores = _ScoreMemory(memory)
-        self._features: dict[tuple[str, ...], tuple[OpenRows, Tensor]] = {}
+        self._memory = memory
+        self._tables: list[ScoreTable] = []
+        self._parts: dict[str, OpenPart] = {}
 
     def score(self, version: int, tests: Sequence[TestPart], routers: Sequence[str]) -> Scored:
         """Predictions of the routers for the samples of ``tests``, in their order.
@@ -127,38 +142,12 @@ class Scorer:
         loaded = self._bank.load(version)
         bank = self._loader.load(loaded)
         opened = [self._open(test.rows) for test in tests]
-        features = torch.cat([tensor for _, tensor in opened])
-        labels = np.concatenate([data.labels for data, _ in opened])
-        tasks = np.concatenate(
-            [np.full(len(data.labels), t.task) for t, (data, _) in zip(tests, opened, strict=True)]
-        ).astype(np.int64)
-        modules = [record.objects["module"].digest for record in loaded.tasks]
-        whitening = loaded.manifest.shared.get("whitening")
-        heads = [r.objects["head"].digest if "head" in r.objects else "" for r in loaded.tasks]
-        names = [
-            (module, head, whitening.digest if whitening else "")
-            for module, head in zip(modules, heads, strict=True)
-        ]
-        fits = self._fits(bank, len(labels))
-        computed = 0
-        scores: list[Tensor] | None = None
-        if fits:
-            blocks: list[list[Tensor]] = []
-            for test, (_, tensor) in zip(tests, opened, strict=True):
-                part = _identity(test.rows)
-                found = {
-                    i: s
-                    for i, n in enumerate(names)
-                    if (s := self._scores.get((n, part))) is not None
-                }
-                missing = [i for i in range(len(names)) if i not in found]
-                if missing:
-                    computed += len(missing)
-                    for i, new in zip(missing, _one_by_one(bank, missing, tensor), strict=True):
-                        self._scores.put((names[i], part), new)
-                        found[i] = new
-                blocks.append([found[i] for i in range(len(names))])
-            scores = [torch.cat([block[i] for block in blocks]) for i in range(len(names))]
+        labels = np.concatenate([part.data.labels for part in opened])
+        tasks = np.repeat([test.task for test in tests], [len(part) for part in opened])
+        features = torch.cat([part.features for part in opened])
+        table = self._table(opened, bank, len(labels))
+        computed = table.fill(bank, _module_names(loaded), opened) if table is not None else 0
+        scores = table.scores(_module_names(loaded), len(labels)) if table is not None else None
         to_bank, to_stream = self._class_maps(bank.class_names)
         bank_labels = to_bank[labels]
         known = bank_labels >= 0
@@ -181,29 +170,43 @@ class Scorer:
             )
         return Scored(
             task=tasks,
-            sample=_join([data.ids for data, _ in opened]),
+            sample=_join([part.data.ids for part in opened]),
             label=labels,
             methods=methods,
             seconds=time.perf_counter() - started,
             module_scores=computed,
         )
 
-    def _open(self, rows: FeatureRows) -> tuple[OpenRows, Tensor]:
+    def _open(self, rows: FeatureRows) -> OpenPart:
         import torch
 
-        name = _identity(rows)
-        if name not in self._features:
+        name = rows.identity
+        if name not in self._parts:
             data = open_rows(self._cache, rows)
             everything = np.arange(len(data.labels))
-            self._features[name] = (data, torch.from_numpy(data.features.gather(everything)))
-        return self._features[name]
+            self._parts[name] = OpenPart(
+                name, data, torch.from_numpy(data.features.gather(everything))
+            )
+        return self._parts[name]
 
-    def _fits(self, bank: Any, samples: int) -> bool:
-        """Whether all scores of this version fit in memory at once; else they are made as they are needed."""
+    def _table(
+        self, parts: Sequence[OpenPart], bank: BankTensors, samples: int
+    ) -> ScoreTable | None:
+        """The table to which these parts belong; None when all scores do not fit in memory at once.
+
+        Then scores are made when they are needed, and not kept.
+        """
         columns = sum(
             len(t.classes) if bank.objective == "local" else bank.width for t in bank.tasks
         )
-        return columns * samples * 4 <= self._scores.limit
+        if columns * samples * 4 > self._memory:
+            self._tables.clear()
+            return None
+        for table in self._tables:
+            if table.takes(parts):
+                return table
+        self._tables = [*self._tables[1 - _TABLES :], ScoreTable()]
+        return self._tables[-1]
 
     def _class_maps(
         self, bank_classes: Sequence[str]
@@ -216,53 +219,79 @@ class Scorer:
         return to_bank, to_stream
 
 
-class _ScoreMemory:
-    """Module scores by (module, part), the least recently used forgotten first."""
+class ScoreTable:
+    """What frozen modules say of a growing list of test parts, each (module, part) computed once.
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._held = 0
-        self._scores: OrderedDict[Any, Tensor] = OrderedDict()
-
-    def get(self, key: Any) -> Tensor | None:
-        """A remembered score, or None."""
-        score = self._scores.get(key)
-        if score is not None:
-            self._scores.move_to_end(key)
-        return score
-
-    def put(self, key: Any, score: Tensor) -> None:
-        """Remember a score, forgetting old ones beyond the limit."""
-        self._scores[key] = score
-        self._held += score.nbytes
-        while self._held > self.limit and len(self._scores) > 1:
-            _, old = self._scores.popitem(last=False)
-            self._held -= old.nbytes
-
-
-def _one_by_one(bank: BankTensors, positions: Sequence[int], features: Tensor) -> list[Tensor]:
-    """Scores of modules on raw features [n, d], each computed by itself.
-
-    A batched product rounds differently from a single one, so a score would depend on which others happened to
-    be missing: predictions of a run with a restarted evaluator would differ in their last bits.  On a CPU it is
-    no slower, since one module's operands stay in the cache.
+    One buffer a module, with a row a sample, grows as parts arrive; adding a part or a module costs as much as
+    there are modules or parts, and reading all scores of a version costs a slice a module.  Each pair is
+    computed by itself: a batched product rounds differently from a single one, so a score would depend on what
+    else happened to be missing, and a restarted evaluator would differ in its last bits.
     """
-    import torch
 
-    bank.check_features(features)
-    scorer = ModuleScorer(bank)
-    with torch.inference_mode():
-        prepared = scorer.prepare(features)
-        return [scorer.scores(prepared, [position])[0].clone() for position in positions]
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._ends: list[int] = []
+        self._buffers: dict[str, Tensor] = {}
+        self._filled: dict[str, int] = {}
+
+    def takes(self, parts: Sequence[OpenPart]) -> bool:
+        """Whether these parts begin with the table's, or the table's with these."""
+        return all(known == part.name for known, part in zip(self._parts, parts, strict=False))
+
+    def fill(self, bank: BankTensors, names: Sequence[str], parts: Sequence[OpenPart]) -> int:
+        """Compute what is missing of the modules called ``names`` (in the bank's order) on ``parts``.
+
+        Returns:
+            How many (module, part) pairs were computed.
+        """
+        import torch
+
+        for part in parts[len(self._parts) :]:
+            bank.check_features(part.features)
+            self._parts.append(part.name)
+            self._ends.append((self._ends[-1] if self._ends else 0) + len(part))
+        scorer = ModuleScorer(bank)
+        behind = [
+            (i, name) for i, name in enumerate(names) if self._filled.get(name, 0) < len(parts)
+        ]
+        first = min((self._filled.get(name, 0) for _, name in behind), default=len(parts))
+        computed = 0
+        with torch.inference_mode():
+            for at in range(first, len(parts)):
+                prepared = scorer.prepare(parts[at].features)
+                for i, name in behind:
+                    if self._filled.get(name, 0) == at:
+                        self._put(name, at, scorer.scores(prepared, [i])[0])
+                        computed += 1
+        return computed
+
+    def scores(self, names: Sequence[str], rows: int) -> list[Tensor]:
+        """Scores of the modules on the first ``rows`` samples: views [rows, c] or [rows, d]."""
+        return [self._buffers[name][:rows] for name in names]
+
+    def _put(self, name: str, at: int, score: Tensor) -> None:
+        import torch
+
+        buffer = self._buffers.get(name)
+        if buffer is None or len(buffer) < self._ends[at]:
+            room = max(self._ends[-1], 2 * self._ends[at] if buffer is not None else 0)
+            grown = torch.empty((room, score.shape[1]), dtype=score.dtype)
+            if buffer is not None:
+                grown[: len(buffer)] = buffer
+            self._buffers[name] = buffer = grown
+        buffer[self._ends[at] - len(score) : self._ends[at]] = score
+        self._filled[name] = at + 1
 
 
-def _identity(rows: FeatureRows) -> tuple[str, ...]:
-    """What tells one set of test rows from another: its parts and a digest of the row numbers."""
-    import hashlib
-
-    digest = hashlib.blake2b(rows.part.tobytes(), digest_size=16)
-    digest.update(rows.row.tobytes())
-    return (*[f"{key.backbone}/{key.part}" for key in rows.keys], digest.hexdigest())
+def _module_names(version: BankVersion) -> list[str]:
+    """What determines each module's scores: its objects, and the whitening before it."""
+    whitening = version.manifest.shared.get("whitening")
+    before = whitening.digest if whitening else ""
+    return [
+        f"{record.objects['module'].digest} "
+        f"{record.objects['head'].digest if 'head' in record.objects else ''} {before}"
+        for record in version.tasks
+    ]
 
 
 def _join(ids: Sequence[pa.Array]) -> pa.Array:

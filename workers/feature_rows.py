@@ -6,8 +6,10 @@ A trainer or evaluator is told parts and row numbers, maps the parts, and copies
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,6 +47,16 @@ class FeatureRows:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of which rows of which parts these are, view 0."""
+        digest = hashlib.blake2b(digest_size=16)
+        for key in self.keys:
+            digest.update(f"{key.backbone}/{key.part};".encode())
+        digest.update(np.ascontiguousarray(self.part).tobytes())
+        digest.update(np.ascontiguousarray(self.row).tobytes())
+        return digest.hexdigest()
 
     def keys_of_view(self, view: int) -> tuple[PartKey, ...]:
         """The same parts seen through augmented view ``view`` (0: the test transform)."""

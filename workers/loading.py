@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.modeling.bank_tensors import BankTensors, TaskModule
+from workers.modeling.pooling import PooledStatistics
 from workers.modeling.sparse import decode
 from workers.modeling.statistics import TaskStatistics
 from workers.modeling.whitening import Whitening
@@ -27,7 +28,7 @@ class TensorLoader:
 
     def __init__(self) -> None:
         self._modules: dict[tuple[str, ...], TaskModule] = {}
-        self._statistics: dict[str, TaskStatistics] = {}
+        self._pool: tuple[list[str], PooledStatistics | None] = ([], None)
         self._whitening: dict[str, Whitening] = {}
 
     def load(self, version: BankVersion, *, statistics: bool = True) -> BankTensors:
@@ -61,18 +62,22 @@ class TensorLoader:
             )
             if "whitening" in shared
             else None,
-            statistics=tuple(
-                self._cached(
-                    self._statistics,
-                    record.objects["statistics"].digest,
-                    lambda record=record: version.arrays(record, "statistics"),  # type: ignore[misc]
-                    TaskStatistics.from_arrays,
-                )
-                for record in version.tasks
-            )
-            if statistics
-            else (),
+            pool=self._pooled(version) if statistics else None,
         )
+
+    def _pooled(self, version: BankVersion) -> PooledStatistics:
+        """Statistics of all tasks, added up; going on from the last version costs the new tasks only."""
+        digests = [record.objects["statistics"].digest for record in version.tasks]
+        known, pool = self._pool
+        if pool is None or digests[: len(known)] != known:
+            known, pool = [], None
+        new = [
+            TaskStatistics.from_arrays(version.arrays(record, "statistics"))
+            for record in version.tasks[len(known) :]
+        ]
+        pool = PooledStatistics.of(new) if pool is None else pool.plus_all(new)
+        self._pool = (digests, pool)
+        return pool
 
     def _module(
         self, version: BankVersion, record: TaskRecord, index: dict[str, int]

@@ -53,6 +53,7 @@ class BankTensors:
         whitening: Applied to features before modules and routers, or None.
         statistics: Router statistics, one a task in the same order (may be empty for routers that
             need none).
+        pool: The sum of all tasks' statistics where it is at hand; takes their place.
     """
 
     width: int
@@ -64,6 +65,7 @@ class BankTensors:
     scale: Tensor | None = None
     whitening: Whitening | None = None
     statistics: tuple[TaskStatistics, ...] = ()
+    pool: PooledStatistics | None = None
 
     def __post_init__(self) -> None:
         if not self.tasks:
@@ -123,6 +125,8 @@ class BankTensors:
         Raises:
             BankError: The bank was loaded without statistics.
         """
+        if self.pool is not None:
+            return self.pool
         if not self.statistics:
             raise BankError(
                 "this router needs the bank's statistics, and the bank was loaded without them; "

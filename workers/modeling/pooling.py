@@ -53,10 +53,7 @@ class PooledStatistics:
         """
         if not statistics:
             raise DataError("statistics: the bank holds none; learn a task first.")
-        pooled = cls._of_one(statistics[0])
-        for task in statistics[1:]:
-            pooled = pooled.plus(task)
-        return pooled
+        return cls._of_one(statistics[0]).plus_all(statistics[1:])
 
     @classmethod
     def _of_one(cls, task: TaskStatistics) -> PooledStatistics:
@@ -75,29 +72,40 @@ class PooledStatistics:
         Raises:
             DataError: The widths differ.
         """
-        if task.width != self.width:
-            raise DataError(
-                f"statistics of width {task.width} do not fit a bank of width {self.width}; "
-                "use the backbone the bank was made with."
-            )
-        other = self._of_one(task)
-        sums = gram = None
-        if (
-            self.projection == other.projection
-            and self.projected_sums is not None
-            and other.projected_sums is not None
-            and self.projected_gram is not None
-            and other.projected_gram is not None
-        ):
-            sums = np.concatenate([self.projected_sums, other.projected_sums])
-            gram = self.projected_gram + other.projected_gram
+        return self.plus_all([task])
+
+    def plus_all(self, statistics: Sequence[TaskStatistics]) -> PooledStatistics:
+        """The pool with tasks appended in order; the same bytes as appending one after the other.
+
+        Raises:
+            DataError: The widths differ.
+        """
+        if not statistics:
+            return self
+        for task in statistics:
+            if task.width != self.width:
+                raise DataError(
+                    f"statistics of width {task.width} do not fit a bank of width {self.width}; "
+                    "use the backbone the bank was made with."
+                )
+        others = [self._of_one(task) for task in statistics]
+        gram = self.gram.copy()
+        for other in others:
+            gram += other.gram
+        pools = [self, *others]
+        projected = all(
+            pool.projection == self.projection
+            and pool.projected_sums is not None
+            and pool.projected_gram is not None
+            for pool in pools
+        )
         return PooledStatistics(
-            counts=np.concatenate([self.counts, other.counts]),
-            sums=np.concatenate([self.sums, other.sums]),
-            gram=self.gram + other.gram,
-            projection=self.projection if sums is not None else None,
-            projected_sums=sums,
-            projected_gram=gram,
+            counts=np.concatenate([pool.counts for pool in pools]),
+            sums=np.concatenate([pool.sums for pool in pools]),
+            gram=gram,
+            projection=self.projection if projected else None,
+            projected_sums=_joined([pool.projected_sums for pool in pools]) if projected else None,
+            projected_gram=_added([pool.projected_gram for pool in pools]) if projected else None,
         )
 
     @property
@@ -144,3 +152,16 @@ class PooledStatistics:
         if whitening is None:
             return mean, scatter
         return whitening.transform_means(mean[None])[0], whitening.transform_scatter(scatter)
+
+
+def _joined(arrays: Sequence[NDArray[np.float64] | None]) -> NDArray[np.float64]:
+    return np.concatenate([array for array in arrays if array is not None])
+
+
+def _added(arrays: Sequence[NDArray[np.float64] | None]) -> NDArray[np.float64]:
+    """The sum, added up from the left."""
+    first, *others = (array for array in arrays if array is not None)
+    total: NDArray[np.float64] = first.copy()
+    for array in others:
+        total += array
+    return total
