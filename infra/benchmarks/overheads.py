@@ -1,0 +1,104 @@
+"""Overheads: cold commands, starting Ray, and what orchestrating one task of empty work costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from infra.benchmarks.measure import Row
+
+LUCA = [sys.executable, "-m", "orchestrator.cli"]
+
+
+def run(*, long: bool) -> list[Row]:
+    """Cold processes by the clock, and their CPU time beside it."""
+    return [*_commands(rounds=9 if long else 5), _ray(rounds=3 if long else 1), *_tasks(long=long)]
+
+
+def _commands(*, rounds: int) -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="luca-bench-") as folder:
+        luca = shutil.which(
+            "luca", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        )
+        start = [luca] if luca else LUCA
+        commands = {
+            "luca --help": ([*start, "--help"], 0.3),
+            "luca bank list": ([*start, "bank", "list", "--storage", folder], 0.5),
+            "an empty Python": ([sys.executable, "-c", "pass"], None),
+        }
+        wall: dict[str, list[float]] = {name: [] for name in commands}
+        cpu: dict[str, list[float]] = {name: [] for name in commands}
+        for _ in range(rounds + 1):
+            for name, (command, _) in commands.items():
+                clock, process = time.perf_counter(), os.times()
+                subprocess.run(command, check=True, capture_output=True)
+                after = os.times()
+                wall[name].append(time.perf_counter() - clock)
+                cpu[name].append(
+                    after.children_user
+                    + after.children_system
+                    - process.children_user
+                    - process.children_system
+                )
+    return [
+        Row(
+            name,
+            statistics.median(wall[name][1:]),
+            "s",
+            aim=aim,
+            note=f"median of {rounds} cold processes; {statistics.median(cpu[name][1:]):.2f} s of CPU time",
+        )
+        for name, (_, aim) in commands.items()
+    ]
+
+
+def _ray(*, rounds: int) -> Row:
+    code = (
+        "import time; began = time.perf_counter()\n"
+        "from pipelines.cluster import ClusterSettings, join_ray\n"
+        "with join_ray(ClusterSettings(address='local')): print(time.perf_counter() - began)\n"
+    )
+    seconds = [
+        float(
+            subprocess.run(
+                [sys.executable, "-c", code], check=True, capture_output=True, text=True
+            ).stdout
+        )
+        for _ in range(rounds)
+    ]
+    return Row(
+        "starting a local Ray", statistics.median(seconds), "s", note="import of Ray included"
+    )
+
+
+def _tasks(*, long: bool) -> list[Row]:
+    """Streams of tiny tasks through a whole run, in processes of their own."""
+    rows, found = [], {}
+    for tasks in (100, 1000) if long else (60,):
+        command = [sys.executable, "-m", "infra.benchmarks.orchestration", "--tasks", str(tasks)]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        measured = found[tasks] = json.loads(output.splitlines()[-1])
+        memory = measured["driver_mib"]
+        rows.append(
+            Row(
+                f"one task of empty work, {tasks} tasks",
+                measured["milliseconds_per_task"],
+                "ms",
+                aim=20,
+                note=f"extract, learn 1 epoch of 8 samples, commit, score all tests so far; driver "
+                f"{memory['first']} MiB at first, {memory['middle']} half way, {memory['last']} at the end",
+            )
+        )
+    if len(found) == 2:
+        few, many = (found[n]["milliseconds_per_task"] for n in (100, 1000))
+        rows.append(
+            Row("one task among 1,000 over one among 100", many / few, note="flat would be 1")
+        )
+    return rows
