@@ -61,5 +61,6 @@ def features_experiment(folder: Path, **changes: Any) -> Experiment:
         "features": {"part_size": 8},
         "tracking": {"console": "quiet", "wandb": {"mode": "disabled"}},
         "evaluation": {"baselines": ["simplecil"]},
+        "cluster": {"shards": 1, "trainers": 1, "evaluators": 1},
     }
     return parse_experiment(merge(base, changes))
