@@ -146,25 +146,21 @@ class Conductor:
             self._running.add(record.number)
             return Assignment(record, settings)
 
-    def report(self, number: int, report: TrialReport) -> bool:
-        """Note a trial's report after one more task, and say whether it should stop there.
+    def report(self, number: int, new: Sequence[TrialReport]) -> bool:
+        """Note a trial's reports after some more tasks, and say whether it should stop there.
 
         A trial that begins again, after its process was lost, begins its reports again.
         """
-        reports = self._reports.setdefault(number, [])
-        if report.tasks <= len(reports):
-            reports.clear()
-        reports.append(report)
-        stop = self._halving.stops(
-            number, report.tasks, self._score(_mean(report.seen), report.nonzero)
-        )
+        self._take(number, new)
+        last = new[-1]
+        stop = self._halving.stops(number, last.tasks, self._score(_mean(last.seen), last.nonzero))
         return stop and not self._records[number].published
 
-    def end(self, number: int, last: TrialReport) -> TrialRecord:
-        """A trial ended with this report: finished when it learned every task, else stopped."""
-        reports = self._reports.pop(number, [])
-        if last.tasks > len(reports):
-            reports.append(last)
+    def end(self, number: int, new: Sequence[TrialReport]) -> TrialRecord:
+        """A trial ended with these reports: finished when it learned every task, else stopped."""
+        self._take(number, new)
+        reports = self._reports.pop(number)
+        last = reports[-1]
         return self._update(
             replace(
                 self._records[number],
@@ -204,6 +200,16 @@ class Conductor:
         if self._losses[number] <= self._retries:
             self._waiting.append(number)
         return record
+
+    def _take(self, number: int, new: Sequence[TrialReport]) -> None:
+        reports = self._reports.setdefault(number, [])
+        for report in new:
+            if report.tasks == 1:
+                reports.clear()
+            if (
+                report.tasks == len(reports) + 1
+            ):  # the last ones may come twice, as reports and at the end
+                reports.append(report)
 
     def _score(self, accuracy: float, nonzero: float) -> float:
         """What trials are compared by before they end.

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # an interrupt ends the command, as everywhere else
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000",
 }
+_SECONDS_A_STEP = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,7 @@ class TrialProcess:
 
         prepare_process(plan.threads)
         self._data = SweepData(plan)
+        self._rungs = frozenset(plan.rungs)
         self._settings: TrialSettings | None = None
         self._trial: Trial | None = None
 
@@ -68,17 +71,26 @@ class TrialProcess:
         self._trial = None
 
     def step(self) -> dict[str, Any]:
-        """One more task.
+        """Some more tasks: up to the next rung, but no more than about a second's worth beyond the first.
+
+        A round trip to the driver costs about as much as a small task, and a large one deserves its own.
 
         Returns:
-            ``report`` (JSON) and whether the trial is ``done``; or ``failed``, what is wrong with the settings; or
+            ``reports`` (JSON) and whether the trial is ``done``; or ``failed``, what is wrong with the settings; or
             ``broken``, what is wrong with the features, which no setting can mend.
         """
+        reports: list[dict[str, Any]] = []
+        started = time.monotonic()
         try:
             if self._trial is None:
                 assert self._settings is not None
                 self._trial = Trial(self._settings, self._data)
-            report = self._trial.step()
+            while True:
+                report = self._trial.step()
+                reports.append(report.to_json())
+                late = time.monotonic() - started > _SECONDS_A_STEP
+                if self._trial.finished or report.tasks in self._rungs or late:
+                    break
         except FeatureCorruptionError as error:
             return {"broken": str(error), "done": True}
         except LucaError as error:
@@ -87,7 +99,7 @@ class TrialProcess:
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{Path(where.filename).name}:{where.lineno}"
             return {"failed": f"{type(error).__name__} at {place}: {error}", "done": True}
-        return {"report": json.dumps(report.to_json()), "done": self._trial.finished}
+        return {"reports": json.dumps(reports), "done": self._trial.finished}
 
 
 def run_trials(conductor: Conductor, plan: SweepPlan, run: TuneRun) -> None:
@@ -153,8 +165,8 @@ def _trainable() -> Any:
     return SweepTrial
 
 
-def _report(result: dict[str, Any]) -> TrialReport:
-    return TrialReport.from_json(json.loads(result["report"]))
+def _reports(result: dict[str, Any]) -> list[TrialReport]:
+    return [TrialReport.from_json(report) for report in json.loads(result["reports"])]
 
 
 def _searcher(conductor: Conductor, broken: list[str]) -> Any:
@@ -200,7 +212,7 @@ def _searcher(conductor: Conductor, broken: list[str]) -> Any:
             elif "failed" in result:
                 self.conductor.failed(number, result["failed"])
             else:
-                self.conductor.end(number, _report(result))
+                self.conductor.end(number, _reports(result))
 
         def save(self, checkpoint_path: str) -> None:
             """The ledger has everything."""
@@ -225,7 +237,7 @@ def _scheduler(conductor: Conductor) -> Any:
         __getstate__ = _nothing
 
         def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:  # noqa: ARG002
-            stop = self.conductor.report(trial.config["number"], _report(result))
+            stop = self.conductor.report(trial.config["number"], _reports(result))
             return str(self.STOP if stop else self.CONTINUE)
 
     return ConductedHalving(conductor)

@@ -51,8 +51,8 @@ def run_next(sweep: Conductor, accuracy: float = 0.5, *, tasks: int = 4) -> int 
     if given is None:
         return None
     for done in range(1, tasks):
-        sweep.report(given.record.number, report(done, accuracy))
-    sweep.end(given.record.number, report(tasks, accuracy))
+        sweep.report(given.record.number, [report(done, accuracy)])
+    sweep.end(given.record.number, [report(tasks, accuracy)])
     return given.record.number
 
 
@@ -129,9 +129,13 @@ def test_an_ended_trial_is_recorded_with_its_course(tmp_path: Path) -> None:
     sweep = conductor(tmp_path)
     given = sweep.next()
     assert given is not None
-    for done, accuracy in ((1, 1.0), (2, 0.5), (3, 0.75)):
-        sweep.report(0, report(done, accuracy, 10.0 * done))
-    record = sweep.end(0, report(4, 0.625, 40.0))
+    course = [
+        report(done, accuracy, 10.0 * done)
+        for done, accuracy in enumerate((1.0, 0.5, 0.75, 0.625), 1)
+    ]
+    sweep.report(0, course[:1])
+    sweep.report(0, course[1:3])
+    record = sweep.end(0, course[2:])
     assert record.status == "finished"
     assert record.curve == (1.0, 0.5, 0.75, 0.625)
     assert record.sizes == (10.0, 20.0, 30.0, 40.0)
@@ -142,7 +146,7 @@ def test_an_ended_trial_is_recorded_with_its_course(tmp_path: Path) -> None:
 def test_classes_that_a_stopped_trial_never_learned_count_as_wrong(tmp_path: Path) -> None:
     sweep = conductor(tmp_path)
     sweep.next()
-    record = sweep.end(0, report(1, 1.0))
+    record = sweep.end(0, [report(1, 1.0)])
     assert record.status == "stopped"
     assert record.validation_accuracy == 0.25
 
@@ -151,9 +155,9 @@ def test_a_poor_trial_is_told_to_stop_and_the_published_one_is_not(tmp_path: Pat
     sweep = conductor(tmp_path, grace_tasks=1, trials=9, objective="accuracy")
     for _ in range(3):
         assert sweep.next() is not None
-    assert not sweep.report(1, report(1, 0.9))
-    assert sweep.report(2, report(1, 0.5))
-    assert not sweep.report(0, report(1, 0.1))
+    assert not sweep.report(1, [report(1, 0.9)])
+    assert sweep.report(2, [report(1, 0.5)])
+    assert not sweep.report(0, [report(1, 0.1)])
 
 
 def test_fewer_parameters_make_up_for_accuracy(tmp_path: Path) -> None:
@@ -161,8 +165,8 @@ def test_fewer_parameters_make_up_for_accuracy(tmp_path: Path) -> None:
         sweep = conductor(tmp_path / str(worth), grace_tasks=1, decade_worth=worth, trials=9)
         for _ in range(3):
             assert sweep.next() is not None
-        sweep.report(1, report(1, 0.9, 10_000.0))
-        assert sweep.report(2, report(1, 0.75, 100.0)) is stops
+        sweep.report(1, [report(1, 0.9, 10_000.0)])
+        assert sweep.report(2, [report(1, 0.75, 100.0)]) is stops
 
 
 def test_scores_of_a_former_invocation_still_count(tmp_path: Path) -> None:
@@ -172,15 +176,15 @@ def test_scores_of_a_former_invocation_still_count(tmp_path: Path) -> None:
     second = conductor(tmp_path, grace_tasks=1, objective="accuracy")
     given = second.next()
     assert given is not None
-    assert second.report(given.record.number, report(1, 0.5))
+    assert second.report(given.record.number, [report(1, 0.5)])
 
 
 def test_a_trial_that_begins_again_begins_its_course_again(tmp_path: Path) -> None:
     sweep = conductor(tmp_path)
     sweep.next()
     for done in (1, 2, 1, 2, 3):
-        sweep.report(0, report(done, done / 10))
-    assert sweep.end(0, report(4, 0.4)).curve == (0.1, 0.2, 0.3, 0.4)
+        sweep.report(0, [report(done, done / 10)])
+    assert sweep.end(0, [report(4, 0.4)]).curve == (0.1, 0.2, 0.3, 0.4)
 
 
 def test_a_lost_trial_is_handed_out_again_a_few_times(tmp_path: Path) -> None:

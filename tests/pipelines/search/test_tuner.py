@@ -107,14 +107,19 @@ def test_killed_trial_processes_are_replaced(
             kill()
         return report(self, number, given)
 
+    search: dict[str, Any] = {
+        "retries": 1,
+        "grace_tasks": 1,
+        "stop_margin": 1.0,
+    }  # reports after the first task
     with monkeypatch.context() as patch:
         patch.setattr(Conductor, "end", deadly_end)
         patch.setattr(Conductor, "report", deadly_report)
-        first = run(tmp_path, 3, retries=1)
+        first = run(tmp_path, 3, **search)
     assert len(killed) >= 2
     assert [record.status for record in first.records] == ["finished", "lost", "finished"]
     assert "process was lost" in first.records[1].error
-    again = run(tmp_path, 3, retries=1)
+    again = run(tmp_path, 3, **search)
     assert {record.status for record in again.records} == {"finished"}
     assert [again.records[0], again.records[2]] == [first.records[0], first.records[2]]
 
