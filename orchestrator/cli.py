@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.commands.bank.app import bank
+from orchestrator.stopping import INTERRUPTED, StopOnTerm
 from workers.errors import LucaError
 
 app = typer.Typer(
@@ -283,30 +284,39 @@ def stream_show(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point: user mistakes end in one sentence and exit code 2, an interrupt in 130."""
+    """Entry point: user mistakes end in one sentence and exit code 2, Ctrl-C in 130, SIGTERM in 143."""
     sys.exit(guarded(lambda: app(args=arguments, standalone_mode=False)))
 
 
 def guarded(command: Callable[[], Any]) -> int:
     """Run a command and turn its end into an exit code and, for a mistake, one sentence on stderr."""
-    try:
-        result = command()
-    except typer.Exit as error:
-        return int(error.exit_code)
-    except _USAGE_ERROR as error:
-        error.show()
-        return 2
-    except (typer.Abort, KeyboardInterrupt):
-        sentence = "interrupted; what was committed is safe, and the same command continues"
-        print(f"luca: {sentence}", file=sys.stderr)
-        return 130
-    except LucaError as error:
-        print(f"luca: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    return result if isinstance(result, int) else 0
+    with StopOnTerm() as stop:
+        try:
+            result = command()
+        except typer.Exit as error:
+            if error.exit_code != INTERRUPTED:  # what Typer makes of Ctrl-C
+                return int(error.exit_code)
+            return _stopped(stop)
+        except _USAGE_ERROR as error:
+            error.show()
+            return 2
+        except (typer.Abort, KeyboardInterrupt):
+            return _stopped(stop)
+        except LucaError as error:
+            print(f"luca: {error}", file=sys.stderr)
+            return 2
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        if result == INTERRUPTED:
+            return _stopped(stop)
+        return result if isinstance(result, int) else 0
+
+
+def _stopped(stop: StopOnTerm) -> int:
+    sentence = "interrupted; what was committed is safe, and the same command continues"
+    print(f"luca: {sentence}", file=sys.stderr)
+    return stop.code
 
 
 if __name__ == "__main__":
