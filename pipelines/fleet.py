@@ -123,7 +123,7 @@ class Fleet:
         from workers.data_shard import data_shard_class
 
         spec, role = self.spec, self.plan.shards
-        return self._start(
+        shards = self._start(
             role,
             data_shard_class().options(**self.plan.options("shard")),
             (spec.storage,),
@@ -135,6 +135,9 @@ class Fleet:
             device="cuda" if role.num_gpus else "cpu",
             threads=role.threads,
         )
+        for shard in shards[1:]:  # the driver asks the first; the others load theirs meanwhile
+            shard.origin.remote()
+        return shards
 
     def _start_trainers(self) -> list[Any]:
         from pipelines.data_parallel import trainer_class_for
