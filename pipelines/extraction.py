@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipelines.actors import ActorPool
 from pipelines.features import FeaturePlan
-from workers.errors import DataError
+from workers.errors import DataError, FeatureCorruptionError
 from workers.extraction import PartRequest, PartResult
 from workers.storage.features import FeatureCache, PartKey
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 Ready = Callable[[], None]
 Extracted = Callable[[int, int, PartResult], None]
 """Told the task, the number of samples in the part, and what became of it."""
+
+REPEATS = 20
+"""How often the parts of a task may turn out damaged or gone in one run; beyond, something destroys them."""
 
 
 class FeatureFlow:
@@ -36,6 +40,13 @@ class FeatureFlow:
         hand_on: keep extracted tables in the object store for whoever reads next; useful where storage
             cannot be memory-mapped.
         extracted: told the task and the result of every part.
+
+    Attributes:
+        images: pictures that went through the backbone.
+        cached_parts, computed_parts: parts that were there when first looked for, and those that were made.
+        stored_bytes: bytes written to the cache.
+        busy_seconds: time that shards spent on parts.
+        started: when the first part was asked for, as of ``time.perf_counter``; None before.
     """
 
     def __init__(
@@ -62,6 +73,7 @@ class FeatureFlow:
         self._coming: dict[PartKey, list[Ready]] = {}
         self._tables: dict[PartKey, Any] = {}
         self._skipped: set[str] = set()
+        self._repeats: Counter[int] = Counter()
         self.images = 0
         self.cached_parts = 0
         self.computed_parts = 0
@@ -79,17 +91,20 @@ class FeatureFlow:
         ]
 
     def missing(self, pairs: Sequence[tuple[int, PartKey]]) -> list[tuple[int, PartKey]]:
-        """Those that are neither cached nor being extracted."""
-        unknown = [key for _, key in pairs if key not in self._there and key not in self._coming]
-        self._there |= self._cache.has_many(unknown)
-        return [
-            pair for pair in pairs if pair[1] not in self._there and pair[1] not in self._coming
+        """Those that are neither cached nor being extracted, each once."""
+        unknown = [
+            pair
+            for pair in dict.fromkeys(pairs)
+            if pair[1] not in self._there and pair[1] not in self._coming
         ]
+        found = self._cache.has_many(key for _, key in unknown)
+        self.cached_parts += len(found)
+        self._there |= found
+        return [pair for pair in unknown if pair[1] not in found]
 
     def need(self, task: int, pairs: Sequence[tuple[int, PartKey]], ready: Ready) -> None:
         """Have the parts extracted where they are missing; then call ``ready()``."""
         missing = self.missing(pairs)
-        self.cached_parts += sum(1 for _, key in pairs if key in self._there)
         waiting = {key for _, key in pairs if key not in self._there}
         if not waiting:
             ready()
@@ -110,11 +125,22 @@ class FeatureFlow:
             self._submit(task, part, key)
 
     def again(self, task: int, pairs: Sequence[tuple[int, PartKey]], ready: Ready) -> None:
-        """Look at parts that turned out damaged or gone once more: shards verify or rebuild each of them."""
+        """Look at parts that turned out damaged or gone once more: shards verify or rebuild each of them.
+
+        Raises:
+            FeatureCorruptionError: they are damaged or gone each time they are read.
+        """
+        self._repeats[task] += 1
+        if self._repeats[task] > REPEATS:
+            raise FeatureCorruptionError(
+                f"feature parts of task {task} were damaged or gone again each of the {REPEATS} times that they "
+                "were put right: see that every node sees the same storage, that nothing else deletes there, and "
+                "that the disk is sound"
+            )
         for _, key in pairs:
             self._there.discard(key)
             self._tables.pop(key, None)
-        fresh = [pair for pair in pairs if pair[1] not in self._coming]
+        fresh = [pair for pair in dict.fromkeys(pairs) if pair[1] not in self._coming]
         for _, key in fresh:
             self._coming[key] = []
         for part, key in fresh:
