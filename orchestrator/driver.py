@@ -106,7 +106,14 @@ class Driver:
         self._check_images()
         self._evaluation = self._evaluation_flow()
         self._learning = self._learning_flow(registry) if self._fleet.trainers else None
-        self._gate = Gate(self._experiment, registry, self._tracker)
+        self._gate = Gate(
+            self._experiment,
+            registry,
+            self._tracker,
+            tasks=[prepared.id for prepared in self._prepared.tasks],
+            bank=self._prepared.bank,
+            versions=self._prepared.versions,
+        )
         self._walk()
         fetch(registry.close.remote())
         assert self._version is not None
@@ -169,6 +176,7 @@ class Driver:
     def _evaluation_flow(self) -> EvaluationFlow:
         settings = self._experiment.evaluation
         plan = EvaluationPlan(
+            tested=lambda i: len(self._prepared.tasks[i].task.test) > 0,
             tests=lambda i: self._test_part(i, "test"),
             trains=lambda i: TrainPart(
                 self._rows(i, "train"), self._prepared.tasks[i].task.classes
@@ -273,6 +281,7 @@ class Driver:
         self._progress("learning")
         while len(self._evaluated) < self._count or len(self._loop):
             self._admit()
+            assert len(self._loop), "tasks are left, and nothing is under way"
             self._loop.turn()
 
     def _admit(self) -> None:
@@ -379,6 +388,31 @@ class Driver:
         self._evaluate(index, version)
 
     def _on_scored(self, index: int, version: Committed, scored: Scored) -> None:
+        if not self._gate.active:
+            self._finish(index, version, scored, None)
+            return
+        parts = [self._test_part(i, "validation") for i in range(index + 1)]
+        parts = [part for part in parts if len(part.rows)]
+        if not parts:
+            text = f"version {version.version} was not judged: its tasks have no validation samples"
+            self._tracker.handle(Notice("warning", text))
+            self._finish(index, version, scored, None)
+            return
+        self._evaluation.score(
+            index,
+            version.version,
+            parts,
+            [pair for part in parts for pair in self._keys(part.task, "validation")],
+            self._experiment.evaluation.routers[:1],
+            lambda validated: self._finish(index, version, scored, validated),
+        )
+
+    def _finish(
+        self, index: int, version: Committed, scored: Scored, validated: Scored | None
+    ) -> None:
+        """Judge a version, then keep its predictions: once they are there, a resumed run leaves both alone."""
+        if validated is not None:
+            self._gate.judge(index, version, validated)
         rows = results.PredictionRows()
         for method, made in scored.methods.items():
             rows.add(
@@ -399,20 +433,6 @@ class Driver:
             for method, made in scored.methods.items()
         }
         self._tracker.handle(TaskEvaluated(index, version.version, metrics, scored.seconds))
-        if self._gate.active:
-            parts = [self._test_part(i, "validation") for i in range(index + 1)]
-            self._evaluation.score(
-                version.version,
-                [part for part in parts if len(part.rows)],
-                self._experiment.evaluation.routers[:1],
-                lambda validated: self._finish(index, version, validated),
-            )
-        else:
-            self._finish(index, version, None)
-
-    def _finish(self, index: int, version: Committed, validated: Scored | None) -> None:
-        if validated is not None:
-            self._gate.judge(index, version, validated)
         self._evaluated.add(index)
         self._progress("evaluation")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,38 +15,67 @@ if TYPE_CHECKING:
     from orchestrator.tracking import CompositeTracker
     from workers.bank_scoring import Scored
     from workers.learned import Committed
+    from workers.storage.bank import Bank, BankVersion
+
+BY_TASK = "accuracy_by_task"
 
 
 class Gate:
     """Judges versions by the headline router's accuracy on the validation split.
 
+    What was measured stands in the versions' metrics, so that a bank which grows by one task a run knows what it
+    could do before.
+
+    Args:
+        experiment: its ``gate``, and its first router.
+        registry: actor that notes and tags.
+        tracker: told of versions that fail.
+        tasks: the bank's ids of the stream's tasks, in order.
+        bank: says which version has the tag; it moves to newer ones only.
+        versions: versions that are there already, by their number of tasks.
+
     Attributes:
         active: whether the experiment sets any bound.
     """
 
-    def __init__(self, experiment: Experiment, registry: Any, tracker: CompositeTracker) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        registry: Any,
+        tracker: CompositeTracker,
+        *,
+        tasks: Sequence[str],
+        bank: Bank,
+        versions: Mapping[int, BankVersion],
+    ) -> None:
         self._settings = experiment.gate
         self._registry = registry
         self._tracker = tracker
-        self._best: dict[int, float] = {}
+        self._tasks = tasks
+        self._measured: dict[int, Mapping[str, float]] = {}
+        router = experiment.evaluation.routers[0]
+        for count, version in versions.items():
+            noted = version.metrics.get("validation")
+            if isinstance(noted, dict) and noted.get("router") == router:
+                self._measured[count - 1] = noted.get(BY_TASK, {})
         self.active = experiment.gate.active
+        self._tagged = bank.refs().get(experiment.gate.tag) if self.active else None
 
     def judge(self, after: int, version: Committed, validated: Scored) -> None:
         """Note what was measured, and tag the version if it holds every bound.
 
         Accuracy is over all validation samples.  Forgetting is the mean over earlier tasks of the best
-        accuracy so far minus the present one (Chaudhry et al., ECCV 2018), as measured in this invocation.
+        accuracy so far minus the present one (Chaudhry et al., ECCV 2018).
         """
         (router,) = validated.methods
         right = validated.methods[router].predicted == validated.label
         accuracy = float(right.mean())
         by_task = {
-            int(t): float(right[validated.task == t].mean()) for t in np.unique(validated.task)
+            self._tasks[t]: float(right[validated.task == t].mean())
+            for t in np.unique(validated.task)
         }
-        drops = [self._best[t] - a for t, a in by_task.items() if t in self._best and t != after]
-        forgetting = float(np.mean(drops)) if drops else 0.0
-        for task, value in by_task.items():
-            self._best[task] = max(self._best.get(task, 0.0), value)
+        forgetting = self._forgetting(after, by_task)
+        self._measured[after] = by_task
         failures = []
         bounds = self._settings
         if bounds.min_accuracy is not None and accuracy < bounds.min_accuracy:
@@ -57,6 +87,7 @@ class Gate:
                 "router": router,
                 "accuracy": accuracy,
                 "forgetting": forgetting,
+                BY_TASK: by_task,
                 "passed": not failures,
             }
         }
@@ -69,5 +100,15 @@ class Gate:
                     f"{' and '.join(failures)}",
                 )
             )
-        else:
+        elif self._tagged is None or self._tagged < version.version:
             fetch(self._registry.tag.remote(bounds.tag, version.version))
+            self._tagged = version.version
+
+    def _forgetting(self, after: int, now: Mapping[str, float]) -> float:
+        earlier = [accuracies for task, accuracies in self._measured.items() if task < after]
+        drops = []
+        for task, accuracy in now.items():
+            before = [accuracies[task] for accuracies in earlier if task in accuracies]
+            if before:
+                drops.append(max(before) - accuracy)
+        return float(np.mean(drops)) if drops else 0.0

@@ -29,6 +29,7 @@ class EvaluationPlan:
     """What the flow needs to know about the run, by task index.
 
     Attributes:
+        tested: whether a task has test samples; those that have none are not scored on.
         tests: test samples of a task.
         trains: training samples and classes of a task, for baselines.
         keys: feature parts of both.
@@ -36,6 +37,7 @@ class EvaluationPlan:
         baselines: whether there are baselines.
     """
 
+    tested: Callable[[int], bool]
     tests: Callable[[int], TestPart]
     trains: Callable[[int], TrainPart]
     keys: Callable[[int], Sequence[tuple[int, PartKey]]]
@@ -46,12 +48,12 @@ class EvaluationPlan:
 @dataclass
 class _Pending:
     after: int
+    tasks: Sequence[int]
     done: Callable[[Scored], None]
     left: int = 0
     pieces: list[Scored] = field(default_factory=list)
     whole: Scored | None = None
     baselines: dict[str, MethodPredictions] | None = None
-    baseline_seconds: float = 0.0
 
 
 class EvaluationFlow:
@@ -73,40 +75,55 @@ class EvaluationFlow:
         self._observed = 0
         self._told: list[set[int]] = [set() for _ in self._singles]
         self._featured: set[int] = set()
-        self.module_scores = 0
         self.busy_seconds = 0.0
 
     def evaluate(self, after: int, version: int, done: Callable[[Scored], None]) -> None:
-        """Score ``version`` on the tests of tasks 0..after once their features are there."""
-        pending = _Pending(after, done)
+        """Score ``version`` on the tests of tasks 0..after once their features are there.
+
+        Where none of them has test samples, ``done`` is told of no samples and no methods.
+        """
+        pending = _Pending(after, [t for t in range(after + 1) if self._plan.tested(t)], done)
         tasks = [task for task in range(after + 1) if task not in self._featured]
         pairs = [pair for task in tasks for pair in self._plan.keys(task)]
 
         def ready() -> None:
             self._featured.update(tasks)
+            self._features.let_go(key for _, key in pairs)
             self._start(pending, version)
 
         self._features.need(after, pairs, ready)
 
     def score(
         self,
+        after: int,
         version: int,
         parts: Sequence[TestPart],
+        keys: Sequence[tuple[int, PartKey]],
         routers: tuple[str, ...],
         done: Callable[[Scored], None],
     ) -> None:
-        """Score ``version`` with some routers on any samples, such as validation ones."""
-        self._singles[0].submit(
-            lambda evaluator: evaluator.score_parts.remote(version, list(parts), routers), done
-        )
+        """Score ``version``, which ends with task ``after``, on any samples, whose feature parts are ``keys``."""
+
+        def submit() -> None:
+            self._features.let_go(key for _, key in keys)
+            self._singles[0].submit(
+                lambda evaluator: evaluator.score_parts.remote(version, list(parts), routers),
+                done,
+                self._on_failure(after, 0, submit, lambda: keys),
+            )
+
+        self._features.need(after, keys, submit)
 
     def _start(self, pending: _Pending, version: int) -> None:
+        if not pending.tasks:
+            pending.done(_nothing())
+            return
         if self._baselines is None:
             pending.baselines = {}
         else:
             self._queue.append(pending)
             self._next_baselines()
-        tasks = range(pending.after + 1)
+        tasks = pending.tasks
         evaluators = len(self._singles)
         asks: list[tuple[int, list[int], tuple[str, ...], bool]] = []
         if evaluators == 1:
@@ -133,7 +150,6 @@ class EvaluationFlow:
         whole: bool,
     ) -> None:
         def done(scored: Scored) -> None:
-            self.module_scores += scored.module_scores
             self.busy_seconds += scored.seconds
             pending.left -= 1
             if whole:
@@ -168,10 +184,8 @@ class EvaluationFlow:
 
         def call(evaluator: Any) -> Any:
             trains = {i: self._plan.trains(i) for i in range(self._observed, pending.after + 1)}
-            tasks = list(range(pending.after + 1))
-            return evaluator.baselines.remote(
-                pending.after, trains, tasks, self._untold(last, tasks)
-            )
+            tests = self._untold(last, pending.tasks)
+            return evaluator.baselines.remote(pending.after, trains, list(pending.tasks), tests)
 
         def done(value: tuple[dict[str, MethodPredictions], float]) -> None:
             pending.baselines, seconds = value
@@ -192,9 +206,19 @@ class EvaluationFlow:
         pending.done(replace(scored, methods={**methods, **pending.baselines}))
 
     def _on_failure(
-        self, after: int, number: int, again: Callable[[], None]
+        self,
+        after: int,
+        number: int,
+        again: Callable[[], None],
+        keys: Callable[[], Sequence[tuple[int, PartKey]]] | None = None,
     ) -> Callable[[LucaError], bool]:
-        """What can be mended: an evaluator that forgot, and feature parts that are damaged or gone."""
+        """What can be mended: an evaluator that forgot, and feature parts that are damaged or gone.
+
+        ``keys`` are the parts that were read, those of all tasks up to ``after`` when left out.
+        """
+
+        def of_tasks() -> Sequence[tuple[int, PartKey]]:
+            return [pair for task in range(after + 1) for pair in self._plan.keys(task)]
 
         def failed(error: LucaError) -> bool:
             if isinstance(error, StateLostError):
@@ -204,12 +228,19 @@ class EvaluationFlow:
                 again()
                 return True
             if isinstance(error, FeatureCorruptionError):
-                pairs = [pair for task in range(after + 1) for pair in self._plan.keys(task)]
-                self._features.again(after, pairs, again)
+                self._features.again(after, (keys or of_tasks)(), again)
                 return True
             return False
 
         return failed
+
+
+def _nothing() -> Scored:
+    """No samples, and so no methods."""
+    import pyarrow as pa
+
+    none = np.empty(0, dtype=np.int64)
+    return Scored(none, pa.array([], pa.string()), none, {})
 
 
 def join(pieces: Sequence[Scored], whole: Scored | None) -> Scored:

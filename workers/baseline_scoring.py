@@ -61,7 +61,7 @@ class BaselineScorer:
         self._seed, self._luca, self._learning, self._tasks = seed, luca, learning, tasks
         self._baselines: dict[str, Baseline] = {}
         self._observed = 0
-        self._tests: dict[int, Tensor] = {}
+        self._tests: dict[int, tuple[Tensor, Tensor]] = {}
 
     def score(
         self, after: int, trains: Mapping[int, TrainPart], tests: Sequence[TestPart]
@@ -122,12 +122,10 @@ class BaselineScorer:
     def _read(self, tests: Sequence[TestPart]) -> tuple[Tensor, Tensor]:
         import torch
 
-        features, labels = [], []
         for test in tests:
-            data = open_rows(self._cache, test.rows)
             if test.task not in self._tests:
-                everything = np.arange(len(data.labels))
-                self._tests[test.task] = torch.from_numpy(data.features.gather(everything))
-            features.append(self._tests[test.task])
-            labels.append(torch.from_numpy(data.labels))
-        return torch.cat(features), torch.cat(labels)
+                data = open_rows(self._cache, test.rows)
+                features = data.features.gather(np.arange(len(data.labels)))
+                self._tests[test.task] = torch.from_numpy(features), torch.from_numpy(data.labels)
+        known = [self._tests[test.task] for test in tests]
+        return torch.cat([features for features, _ in known]), torch.cat([y for _, y in known])
