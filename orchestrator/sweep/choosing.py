@@ -6,12 +6,11 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from orchestrator.experiment_files import load_experiment
 from orchestrator.sweep.opening import Sweep
 from orchestrator.sweep.results import SweepResult
 from orchestrator.sweep.running import sweep_folder
+from orchestrator.yaml_text import parse_yaml
 from pipelines.search.ledger import SweepLedger, TrialRecord
 from workers.errors import SettingsError
 from workers.storage.filesystem import Storage
@@ -46,7 +45,13 @@ def chosen_experiment(source: str, overrides: Sequence[str], wanted: str) -> Pat
 
 def open_sweep(storage: Storage, name: str, *, storage_uri: str) -> Sweep:
     """A sweep as its folder describes it, in the storage where it is found now."""
-    data = yaml.safe_load(storage.read_bytes(f"sweeps/{name}/experiment.yaml"))
+    file = f"sweeps/{name}/experiment.yaml"
+    try:
+        data = parse_yaml(storage.read_bytes(file))
+    except SettingsError as error:
+        raise SettingsError(f"{file}: {error}; sweep again") from None
+    if not isinstance(data, dict):
+        raise SettingsError(f"{file}: it holds no mapping of settings; sweep again")
     opened = Sweep.from_data({**data, "storage": storage_uri}, where=f"sweep {name}")
     return Sweep(opened.data, opened.experiment, opened.space, name)
 

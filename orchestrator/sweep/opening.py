@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Sweep:
         data: the experiment as the user wrote it, overrides laid over; trials are laid over that.
         experiment: the same, validated.
         space: what varies; listed values as the settings understand them.
-        id: names the sweep; the same experiment has the same.
+        id: names the sweep; the same experiment on the same samples has the same (see ``on``).
     """
 
     data: Mapping[str, Any]
@@ -106,6 +106,14 @@ class Sweep:
             return e
         ending = f"-{self.id.rsplit('-', 1)[1]}-{record.id}"
         return e.model_copy(update={"bank": f"{e.name[: 100 - len(ending)]}{ending}"})
+
+    def on(self, streams: Sequence[tuple[Stream, FeaturePlan, int]]) -> Sweep:
+        """The sweep on these samples: with others, the same experiment makes another sweep."""
+        digest = hashlib.sha256(self.id.encode())
+        for stream, _, _ in streams:
+            for task in stream.tasks:
+                digest.update(stream.definition(task).digest.encode())
+        return replace(self, id=f"{self.id.rpartition('-')[0]}-{digest.hexdigest()[:10]}")
 
     def streams(self) -> list[tuple[Stream, FeaturePlan, int]]:
         """One a repeat: the stream with validation samples held out, its feature parts, the seed of learning.

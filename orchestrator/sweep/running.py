@@ -66,6 +66,7 @@ def run_sweep(sweep: Sweep, *, console: bool = True) -> Outcome:
     storage = Storage.open(sweep.experiment.storage)
     storage.check_writable()
     streams = sweep.streams()
+    sweep = sweep.on(streams)
     folder = sweep_folder(sweep.id, storage)
     quiet = sweep.experiment.tracking.wandb.model_copy(update={"mode": "disabled"})
     tracking = sweep.experiment.tracking.model_copy(update={"wandb": quiet})
@@ -108,13 +109,15 @@ class _Running:
         self._streams = streams
         e = sweep.experiment
         self._tasks = len(streams[0][0].tasks)
+        # Trial processes may work elsewhere, so they are told an absolute path.
+        self._uri = str(storage.local_path()) if storage.is_local else e.storage
         self._source = FeatureSource(
             streams=[(stream, plan) for stream, plan, _ in streams],
             backbone=e.backbone,
             features=e.features,
             seed=e.seed,
             storage=storage,
-            uri=e.storage,
+            uri=self._uri,
             cluster=e.cluster,
         )
         self._shown = False
@@ -209,6 +212,7 @@ class _Running:
             return None
 
     def _tune(self, ray: RayHandle, ready: ReadyFeatures) -> None:
+        from pipelines.cluster import Bundle, wait_for_resources
         from pipelines.search.tuner import TuneRun, run_trials
 
         e = self._sweep.experiment
@@ -217,9 +221,14 @@ class _Running:
             for stream, plan, seed in self._streams
         )
         cpus, concurrent = _room(ray, e.cluster.cpus_per_trainer, e.search.max_concurrent)
+        wait_for_resources(
+            [Bundle(float(cpus))],
+            timeout=e.cluster.wait_for_resources_seconds,
+            notify=self._tracker.notify,
+        )
         left = max(1, self._conductor.total - self._conductor.ended)
         plan = SweepPlan(
-            storage=e.storage,
+            storage=self._uri,
             streams=streams,
             views=e.features.views,
             rungs=rungs(e.search, self._tasks),

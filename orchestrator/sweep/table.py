@@ -33,7 +33,9 @@ def print_sweep(result: SweepResult, console: Console) -> None:
         table.add_column(Text(title), justify="right" if apart else "left", min_width=width)
     table.add_column("", min_width=max(len(name) for name in ("published", "smallest,")))
     ordered = story.in_order(result)
-    for record in ordered[:_MOST_ROWS]:
+    shown = ordered[:_MOST_ROWS]
+    shown += [r for r in ordered[_MOST_ROWS:] if r.published or r is result.smallest]
+    for record in shown:
         finished = record.status == "finished"
         names = story.marks(record, result)
         settings = [
@@ -53,8 +55,8 @@ def print_sweep(result: SweepResult, console: Console) -> None:
     for record in result.records:
         if record.error:
             console.print(Text(story.ending_line(record, result.tasks), style="yellow"))
-    if len(ordered) > _MOST_ROWS:
-        console.print(Text(f"and {len(ordered) - _MOST_ROWS} more", style="dim"))
+    if len(ordered) > len(shown):
+        console.print(Text(f"and {len(ordered) - len(shown)} more, in trials.csv", style="dim"))
     for line in story.sentences(result):
         console.print(Text(line))
     for title, shares in result.importance.items():

@@ -34,6 +34,7 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # an interrupt ends the command, as everywhere else
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
 }
 _SECONDS_A_STEP = 1.0
 

@@ -10,7 +10,7 @@ import yaml
 
 from orchestrator.sweep.opening import PUBLISHED, Sweep
 from pipelines.search.ledger import TrialRecord
-from tests.helpers import features_experiment
+from tests.helpers import features_experiment, write_features
 from workers.errors import LucaError, SettingsError
 from workers.modeling.recipes import RECIPES
 
@@ -125,6 +125,15 @@ def test_repeats_over_class_orders_of_a_fixed_order_are_refused(tmp_path: Path) 
     with pytest.raises(LucaError, match="repeat_over: seeds"):
         sweep().streams()
     assert len(sweep(repeat_over="seeds").streams()) == 2
+
+
+def test_other_samples_make_another_sweep(tmp_path: Path) -> None:
+    experiment = features_experiment(tmp_path)
+    sweep = Sweep.from_data(yaml.safe_load(experiment.to_yaml()), where="tiny")
+    first = sweep.on(sweep.streams())
+    assert sweep.on(sweep.streams()) == first
+    write_features(tmp_path / "features.parquet", seed=1)
+    assert sweep.on(sweep.streams()).id != first.id
 
 
 def test_validation_samples_are_held_out_for_the_sweep(tmp_path: Path) -> None:

@@ -183,6 +183,16 @@ def test_the_table_fits_a_terminal_and_names_failures() -> None:
         assert name in text
 
 
+def test_a_long_table_still_shows_the_yardstick_and_the_smallest() -> None:
+    many = [trial(n, 0.9, 1000) for n in range(1, 60)]
+    out = io.StringIO()
+    print_sweep(result(PUBLISHED, *many, trial(60, 0.899, 7)), Console(file=out, width=80))
+    text = out.getvalue()
+    assert "t000" in text
+    assert "t060" in text
+    assert "and 19 more" in text
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     storage = tmp_path_factory.mktemp("storage")
