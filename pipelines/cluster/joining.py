@@ -369,13 +369,17 @@ def cluster_resources(*, local: bool = False) -> ClusterResources:
 
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Ray installs its own SIGTERM handler; give a caller's handler back."""
+    """Ray installs its own SIGTERM handler, which exits; a caller's handler is called instead, and given back."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     former = signal.getsignal(signal.SIGTERM)
     try:
         yield
+    except SystemExit as error:
+        if error.code == signal.SIGTERM and callable(former):
+            former(signal.SIGTERM, None)
+        raise
     finally:
         if callable(former):
             signal.signal(signal.SIGTERM, former)
