@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.tracking.events import Event, TaskEvaluated
+from orchestrator.tracking.events import Event, RunStarted, TaskEvaluated
 
 
 class LiveReport:
     """Rebuilds the page after a task was evaluated, in at most a twentieth of the time.
 
     A run of quick tasks gets its page every few seconds rather than after every task, and a long run, whose page
-    takes longer to build, less often; the final report is the driver's.
+    takes longer to build, less often.  After the last task nothing is built: the final report comes at once.
     """
 
     def __init__(
@@ -27,6 +27,7 @@ class LiveReport:
         self._at_least = at_least
         self._clock = clock
         self._next = clock()
+        self._last: int | None = None
 
     def handle(self, event: Event) -> None:
         """Rebuilds the page when it is due.
@@ -34,7 +35,11 @@ class LiveReport:
         Raises:
             LucaError: the run's files cannot be read, or the page cannot be written.
         """
+        if isinstance(event, RunStarted):
+            self._last = len(event.tasks) - 1
         if not isinstance(event, TaskEvaluated) or self._clock() < self._next:
+            return
+        if event.task == self._last:
             return
         from orchestrator.report.files import build_report
 

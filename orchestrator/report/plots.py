@@ -67,13 +67,15 @@ _PAGE_FONT = (
 
 
 class Plot:
-    """A figure and the name of its files; drawn once, saved as PNG and SVG."""
+    """A figure and the name of its files; laid out once, saved as PNG and SVG."""
 
     def __init__(self, name: str, figure: Figure) -> None:
         self.name = name
         self._figure = figure
-        with _style():
-            figure.draw_without_rendering()
+        layout = figure.get_layout_engine()
+        if layout is not None:
+            with _style():
+                layout.execute(figure)
         figure.set_layout_engine("none")  # it is laid out now, once for both formats
 
     def png(self) -> bytes:

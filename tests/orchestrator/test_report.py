@@ -319,6 +319,19 @@ def test_the_live_report_is_rebuilt_but_takes_little_of_the_time(tmp_path, monke
     assert not any(final for _, final in built)
 
 
+def test_the_live_report_leaves_the_last_task_to_the_final_one(tmp_path, monkeypatch):
+    built = []
+    monkeypatch.setattr(
+        "orchestrator.report.files.build_report", lambda *_args, **_options: built.append(1)
+    )
+    live = LiveReport(tmp_path, at_least=0.0, clock=lambda: 0.0)
+    live.handle(RunStarted("r", "r", "b", "s", [{"name": "one"}, {"name": "two"}], {}))
+    live.handle(TaskEvaluated(1, 2, {}, 0.1))
+    assert not built
+    live.handle(TaskEvaluated(0, 1, {}, 0.1))
+    assert built
+
+
 def test_the_live_report_is_there_after_the_first_task(tmp_path):
     make_run(tmp_path, tasks=4, upto=1)
     settings = TrackingSettings(console="quiet", wandb={"mode": "disabled"})
