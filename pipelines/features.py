@@ -83,6 +83,7 @@ class FeaturePlan:
             labels=self._stream.labels[rows],
             ids=self._stream.samples["id"].take(rows).combine_chunks(),
             augmented=tuple(self.key(p, 1, backbone) for p in positions if self._settings.views),
+            tolerance=self._settings.tolerate_unreadable,
         )
 
 

@@ -38,7 +38,7 @@ class LearningPlan:
     Attributes:
         requests: what to tell a trainer, by task index.
         headers: what the bank records, by task index; ``info`` is filled in once the task is learned.
-        keys: feature parts of the training samples, by task index.
+        keys: feature parts of the training and validation samples, by task index.
         first: the first task that is not in the bank.
         unified: whether tasks build on each other's head.
         whiten: whether features are whitened by the first task's statistics.
@@ -107,7 +107,7 @@ class LearningFlow:
 
     def _ask_whitening(self) -> None:
         request = self._plan.requests(0)
-        keys, tables = self._features.tables(request.rows, request.views)
+        keys, tables = self._features.tables(request.rows, 0)
         self._pool.submit(
             lambda trainer: trainer.whitening.remote(request, keys, *tables),
             self._have_whitening,
@@ -134,7 +134,7 @@ class LearningFlow:
             if self._plan.unified:
                 self._head = references[2]
                 self._next_unified = index + 1
-            self._features.let_go([*keys])
+            self._features.let_go(key for _, key in self._plan.keys(index))
             self._learned(index, info)
             self._commit_what_may()
             self._start_what_may()

@@ -35,6 +35,7 @@ class FeatureRows:
         ids: sample id of each row; needed where samples may have been skipped and for predictions.
         augmented: the same parts as augmented views, whose keys also hold the seed of the crops; empty
             when the run has no augmented views.
+        tolerance: unreadable samples that the parts may lack.
     """
 
     keys: tuple[PartKey, ...]
@@ -44,6 +45,7 @@ class FeatureRows:
     labels: NDArray[np.int64]
     ids: pa.Array
     augmented: tuple[PartKey, ...] = ()
+    tolerance: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -90,7 +92,8 @@ def open_rows(
         tables: parts at hand already, for instance from the object store; the rest is read.
 
     Raises:
-        FeatureCorruptionError: a part is gone or does not match its checksum: it has to be extracted again.
+        FeatureCorruptionError: a part is gone, does not match its checksum, or was cached by a run that tolerated
+            more unreadable samples: it has to be extracted again.
         DataError: every sample was skipped as unreadable.
     """
     parts: list[FeaturePart] = []
@@ -100,6 +103,12 @@ def open_rows(
     short = [i for i, part in enumerate(parts) if len(part) != rows.sizes[i]]
     part, row, labels, ids = rows.part, rows.row, rows.labels, rows.ids
     if short:
+        lacking = sum(int(rows.sizes[i]) - len(parts[i]) for i in short)
+        if lacking > rows.tolerance:
+            raise FeatureCorruptionError(
+                f"feature parts lack {lacking} samples that were unreadable when they were cached, and "
+                f"features.tolerate_unreadable is {rows.tolerance}"
+            )
         row, kept = _rows_by_id(parts, short, rows)
         part, row, labels = part[kept], row[kept], labels[kept]
         ids = ids.filter(_mask(kept))
