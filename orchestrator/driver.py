@@ -102,7 +102,8 @@ class Driver:
         self._origin = origin
         self._features = self._feature_flow()
         registry = self._fleet.registry(origin.info)
-        self._version = fetch(registry.open.remote())
+        # Opening the bank takes a process's start; a refusal is raised wherever the loop turns next.
+        self._loop.watch(registry.open.remote(), self._on_opened)
         self._check_images()
         self._evaluation = self._evaluation_flow()
         self._learning = self._learning_flow(registry) if self._fleet.trainers else None
@@ -320,7 +321,9 @@ class Driver:
             )
         )
         version = self._prepared.versions.get(index + 1)
-        if version is None or results.has_chunk(self._prepared.run_dir, index, version.digest):
+        if version is None or results.has_chunk(
+            self._prepared.run_dir, index, self._prepared.predictions_key(index, version.digest)
+        ):
             self._evaluated.add(index)
             return
         self._evaluate(index, Committed(version.version, version.digest, index + 1))
@@ -371,6 +374,10 @@ class Driver:
             )
         )
         self._progress("learning")
+
+    def _on_opened(self, head: Committed | None) -> None:
+        if self._version is None:
+            self._version = head
 
     def _on_committed(self, index: int, version: Committed) -> None:
         self._committed = index + 1
@@ -427,7 +434,8 @@ class Driver:
                 routing_confidence=made.routing_confidence,
                 log_prob_true=made.log_prob_true,
             )
-        results.write_chunk(self._prepared.run_dir, index, rows, key=version.digest)
+        key = self._prepared.predictions_key(index, version.digest)
+        results.write_chunk(self._prepared.run_dir, index, rows, key=key)
         metrics = {
             method: {"accuracy": float((made.predicted == scored.label).mean())}
             for method, made in scored.methods.items()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,18 @@ class Prepared:
     learned: int
     versions: Mapping[int, BankVersion]
     run_dir: Path
+
+    def predictions_key(self, index: int, version_digest: str) -> str:
+        """What the predictions after task ``index`` are made from: a version, and the tests of the tasks so far."""
+        return f"{version_digest} {self._tests[index]}"
+
+    @cached_property
+    def _tests(self) -> tuple[str, ...]:
+        digest, found = hashlib.blake2b(digest_size=16), []
+        for prepared in self.tasks:
+            digest.update(self.stream.tests_digest(prepared.task).encode())
+            found.append(digest.hexdigest())
+        return tuple(found)
 
     def describe_tasks(self) -> list[dict[str, Any]]:
         """Names, classes and sample counts of the tasks, as plain data."""
@@ -117,11 +131,13 @@ def prepare_evaluation(experiment: Experiment, ref: str) -> tuple[Prepared, Bank
     version = Bank.open(storage, experiment.bank_name).load(ref)
     index = str(storage.local_path("index")) if storage.is_local else None
     stream = build_stream(experiment.stream, seed=experiment.seed, cache_dir=index)
-    tasks = _prepare_tasks(stream)
-    names = {
-        record.id: TaskDefinition.from_json(dict(record.definition)) for record in version.tasks
-    }
-    shared = [i for i, task in enumerate(tasks) if names.get(task.id) == task.definition]
+    records = {record.name: record for record in version.tasks}
+    shared, tasks = [], list(_prepare_tasks(stream))
+    for position, task in enumerate(tasks):
+        record = records.get(task.task.name)
+        if record is not None and not difference(record, task.definition):
+            shared.append(position)
+            tasks[position] = replace(task, id=record.id)
     if not shared:
         raise BankError(
             f"version {version.version} of bank '{version.bank.name}' holds no task of this stream as it is "
@@ -132,7 +148,7 @@ def prepare_evaluation(experiment: Experiment, ref: str) -> tuple[Prepared, Bank
         storage=storage,
         stream=stream,
         plan=FeaturePlan(stream, experiment.features, seed=experiment.seed),
-        tasks=tasks,
+        tasks=tuple(tasks),
         bank=version.bank,
         head=version,
         learned=len(version.tasks),

@@ -11,7 +11,7 @@ import numpy as np
 
 from orchestrator.experiment_files import load_experiment
 from orchestrator.preparation import Prepared, check_backbone, prepare_evaluation
-from workers.errors import BankError
+from workers.errors import BankError, FeatureCorruptionError
 
 if TYPE_CHECKING:
     from workers.bank_scoring import Scored, TestPart
@@ -49,12 +49,22 @@ def evaluate_command(source: str, overrides: Sequence[str], *, ref: str, as_json
 
 
 def score(prepared: Prepared, version: BankVersion, indices: Sequence[int]) -> Scored:
-    """Predictions for the test samples of the stream's tasks at ``indices``; features are made where missing."""
+    """Predictions for the test samples of the stream's tasks at ``indices``; features are made where missing.
+
+    Raises:
+        BankError: no task has test samples, or the bank was learned from another backbone.
+    """
     from workers.bank_scoring import Scorer
     from workers.extraction import Extractor, PartRequest
     from workers.storage.features import FeatureCache
 
     e, stream = prepared.experiment, prepared.stream
+    indices = [index for index in indices if len(prepared.tasks[index].task.test)]
+    if not indices:
+        raise BankError(
+            f"the tasks that version {version.version} of bank '{version.bank.name}' holds have no test samples in "
+            "this stream; mark some as test (`luca stream show` counts them)"
+        )
     extractor = Extractor(
         reader=stream.reader,
         backbone=e.backbone if stream.reader.kind == "images" else None,
@@ -66,18 +76,20 @@ def score(prepared: Prepared, version: BankVersion, indices: Sequence[int]) -> S
     )
     check_backbone(version, extractor.backbone_info())
     cache, plan = FeatureCache(prepared.storage), prepared.plan
-    for index in indices:
-        for part in plan.parts_of(prepared.tasks[index].task.test):
-            if not cache.has(plan.key(part, 0, extractor.backbone_key)):
-                extractor.extract(PartRequest(plan.samples_of(part)))
+    parts = [p for index in indices for p in plan.parts_of(prepared.tasks[index].task.test)]
+    for part in parts:
+        if not cache.has(plan.key(part, 0, extractor.backbone_key)):
+            extractor.extract(PartRequest(plan.samples_of(part)))
     scorer = Scorer(
         prepared.storage, version.bank.name, class_names=stream.classes, settings=e.evaluation
     )
-    return scorer.score(
-        version.version,
-        _parts(prepared, version, indices, extractor.backbone_key),
-        e.evaluation.reported_routers,
-    )
+    tests = _parts(prepared, version, indices, extractor.backbone_key)
+    try:
+        return scorer.score(version.version, tests, e.evaluation.reported_routers)
+    except FeatureCorruptionError:
+        for part in parts:
+            extractor.extract(PartRequest(plan.samples_of(part)))
+        return scorer.score(version.version, tests, e.evaluation.reported_routers)
 
 
 def _parts(
@@ -98,8 +110,6 @@ def _parts(
 
 def summarise(prepared: Prepared, version: BankVersion, scored: Scored) -> dict[str, Any]:
     """What ``--json`` prints."""
-    if not len(scored.label):
-        raise BankError("the tasks that the bank holds have no test samples in this stream")
     return {
         "name": prepared.experiment.name,
         "bank": version.bank.name,

@@ -151,7 +151,7 @@ def finished_outcome(prepared: Prepared) -> Outcome | None:
     for count in range(1, tasks + 1):
         version = prepared.versions.get(count)
         if version is not None and not results.has_chunk(
-            prepared.run_dir, count - 1, version.digest
+            prepared.run_dir, count - 1, prepared.predictions_key(count - 1, version.digest)
         ):
             return None
     if prepared.stream.reader.kind == "images":

@@ -156,8 +156,12 @@ class Stream:
         digest = blake2b(json.dumps(self.classes).encode(), digest_size=16)
         for task in self.tasks:
             digest.update(self.definition(task).digest.encode())
-            digest.update(self._samples_digest(test=task.test).encode())
+            digest.update(self.tests_digest(task).encode())
         return digest.hexdigest()
+
+    def tests_digest(self, task: Task) -> str:
+        """Hex of 16 bytes over class, id and content of the task's test samples."""
+        return self._samples_digest(test=task.test)
 
     def _samples_digest(self, **splits: Rows) -> str:
         digest = blake2b(digest_size=16)

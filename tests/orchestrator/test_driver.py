@@ -194,6 +194,21 @@ def test_damaged_features_are_mended_wherever_they_are_read(
     assert scored_tasks(again) == [0, 1, 2]
 
 
+def test_other_test_samples_are_scored_though_nothing_is_learned(
+    tmp_path: Path, run: Callable[..., InProcess]
+) -> None:
+    order = {"class_order": ORDER}
+    keep(tmp_path, lambda label, split, number: (split, label, number) != ("test", "c05", 9))
+    first = run(tmp_path, stream=order)
+    assert run(tmp_path, stream=order).events.of(TaskEvaluated) == []
+    write_features(tmp_path / "features.parquet")
+    second = run(tmp_path, stream=order)
+    assert second.outcome.digest == first.outcome.digest
+    assert scored_tasks(second) == [2]
+    counts = results.count(results.read_predictions(second.prepared.run_dir))["lda"]
+    assert counts.samples[2].tolist() == [20, 20, 20]
+
+
 # -- the gate ----------------------------------------------------------------------------------------------------
 
 
