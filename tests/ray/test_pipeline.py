@@ -38,8 +38,10 @@ def test_the_digest_is_the_same_for_any_number_of_actors(tmp_path: Path, recipe:
         storage = str(tmp_path / f"storage-{number}")
         summaries.append(run(tmp_path, recipe=recipe, storage=storage, cluster=count))
     assert summaries[0]["digest"] == summaries[1]["digest"]
-    assert summaries[0]["metrics"] == summaries[1]["metrics"]
     assert summaries[0]["tasks_learned"] == 3
+    for method, metrics in summaries[0]["metrics"].items():
+        # Probabilities round differently in batches of another size; decisions do not.
+        assert metrics == pytest.approx(summaries[1]["metrics"][method], abs=1e-6), method
 
 
 def test_a_second_run_learns_nothing_and_reports_the_same(tmp_path: Path) -> None:
