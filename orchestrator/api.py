@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from workers.errors import LucaError
+from orchestrator.yaml_text import parse_yaml
+from workers.errors import LucaError, SettingsError
 from workers.storage.bank import LATEST, Bank, BankVersion
 from workers.storage.filesystem import Storage
 
@@ -165,7 +164,7 @@ def _experiment_file(storage: Storage, writer: dict[str, Any]) -> dict[str, Any]
     if data is None:
         return None
     try:
-        parsed = yaml.safe_load(data)
-    except yaml.YAMLError:
+        parsed = parse_yaml(data)
+    except SettingsError:
         return None
     return parsed if isinstance(parsed, dict) else None

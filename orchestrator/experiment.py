@@ -70,7 +70,7 @@ class Experiment(Settings):
         if not isinstance(data, Mapping):
             return data
         name = data.get("recipe", cls.model_fields["recipe"].default)
-        if name not in RECIPES:
+        if not isinstance(name, str) or name not in RECIPES:
             nearest = difflib.get_close_matches(str(name), RECIPES, n=1)
             hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
             raise ValueError(f"unknown recipe {name!r}: choose one of {', '.join(RECIPES)}{hint}")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from orchestrator.experiment import Experiment, merge
 from orchestrator.settings_errors import explain
+from orchestrator.yaml_text import parse_yaml
 from workers.errors import SettingsError
 
 
@@ -31,8 +32,7 @@ def read_source(source: str) -> dict[str, Any]:
     if source in preset_names():
         text = (resources.files("orchestrator.presets") / f"{source}.yaml").read_text("utf-8")
     else:
-        path = Path(source)
-        if not path.is_file():
+        if not os.path.isfile(source):
             near = difflib.get_close_matches(source, preset_names(), n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise SettingsError(
@@ -40,16 +40,13 @@ def read_source(source: str) -> dict[str, Any]:
                 f"{', '.join(preset_names())}; `luca init` writes a file for your own data"
             )
         try:
-            text = path.read_text("utf-8-sig")
+            text = Path(source).read_text("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"{source}: the experiment file cannot be read ({error})") from None
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        place = getattr(error, "problem_mark", None)
-        where = f" at line {place.line + 1}, column {place.column + 1}" if place else ""
-        problem = getattr(error, "problem", None) or "it cannot be parsed"
-        raise SettingsError(f"{source}: not valid YAML{where}: {problem}") from None
+        data = parse_yaml(text)
+    except SettingsError as error:
+        raise SettingsError(f"{source}: {error}") from None
     if not isinstance(data, dict):
         raise SettingsError(f"{source}: an experiment is a mapping of settings, found {kind(data)}")
     return data
@@ -72,8 +69,8 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     if not separator or not all(path):
         raise SettingsError(f"-o {text!r}: write key=value, for instance -o seed=7")
     try:
-        return path, yaml.safe_load(value)
-    except yaml.YAMLError:
+        return path, parse_yaml(value)
+    except SettingsError:
         raise SettingsError(f"-o {text!r}: the value {value!r} is not valid YAML") from None
 
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import re
+import reprlib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+
+_MEMBER = re.compile(
+    r"(constrained-|function-|literal\[|list\[|tuple\[|dict\[).*|int|float|str|bool|none"
+)
+"""How pydantic calls a member of a union in a location; the key before it is what the user wrote."""
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 120
+_SHORT.maxlevel = 3
 
 
 def explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
@@ -24,6 +35,8 @@ def explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
         everywhere = sorted(set(_all_paths(model)))
         return f"{where}: unknown key {path!r}{_suggest(path, loc[-1], siblings, everywhere)}{more}"
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        message = "input should be a mapping of settings"
     message = message[:1].lower() + message[1:] if message[:2].istitle() else message
     if problem["type"] == "missing":
         return f"{where}: {path!r} is missing and has no default{more}"
@@ -38,7 +51,9 @@ def explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
         near = difflib.get_close_matches(str(found), [k.strip(" '") for k in known.split(",")], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"{where}: {path}.{key} is {found!r}; known are {known}{hint}{more}"
-    found_text = "" if isinstance(problem["input"], Mapping) else f", found {problem['input']!r}"
+    found_text = (
+        "" if isinstance(problem["input"], Mapping) else f", found {_SHORT.repr(problem['input'])}"
+    )
     return f"{where}: {path or 'the experiment'}: {message}{found_text}{more}"
 
 
@@ -49,7 +64,8 @@ def _suggest(path: str, key: str, siblings: Sequence[str], everywhere: Sequence[
     same = [p for p in everywhere if p.split(".")[-1] == key]
     if same:
         return f"; did you mean {same[0]!r}?"
-    far = difflib.get_close_matches(path, everywhere, n=1, cutoff=0.6)
+    others = [p for p in everywhere if not path.startswith(f"{p}.")]
+    far = difflib.get_close_matches(path, others, n=1, cutoff=0.6)
     if far:
         return f"; did you mean {far[0]!r}?"
     return f"; known here: {', '.join(siblings)}"
@@ -80,6 +96,8 @@ def _walk(
             current = [m for o in owners for m in _members(o.model_fields[str(part)].annotation)]
         elif isinstance(part, str) and any(part in _tags(m) for m in current):
             current = [m for m in current if part in _tags(m)]
+        elif isinstance(part, str) and visible and _MEMBER.fullmatch(part):
+            continue
         else:
             visible.append(str(part))
     return current, visible

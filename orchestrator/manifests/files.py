@@ -18,6 +18,7 @@ from orchestrator.manifests.build import (
 )
 from orchestrator.manifests.lint import lint
 from orchestrator.manifests.settings import ManifestSettings
+from orchestrator.yaml_text import parse_yaml
 from workers.errors import SettingsError
 
 HEADER = "# Written by `luca manifests` from {source}: change the settings, not this file.\n"
@@ -30,10 +31,9 @@ def load_manifest_settings(path: str | Path) -> ManifestSettings:
         SettingsError: the file cannot be read or a setting is wrong.
     """
     try:
-        data = yaml.safe_load(Path(path).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise SettingsError(f"{path}: the settings cannot be read ({reason})") from None
+        data = parse_yaml(Path(path).read_text("utf-8-sig"))
+    except (OSError, ValueError, SettingsError) as error:
+        raise SettingsError(f"{path}: the settings cannot be read ({error})") from None
     try:
         return ManifestSettings.model_validate(data or {})
     except ValidationError as error:

@@ -98,6 +98,14 @@ def test_an_unknown_preset_names_the_presets_and_the_nearest() -> None:
         ("storage=", ["storage"]),
         ("gate.min_accuracy=0.5", ["validation_fraction"]),
         ("learning.l1=.inf", ["learning.l1"]),
+        ("recipe=[tosca]", ["recipe", "['tosca']", "local"]),
+        ("recipe={tosca: 1}", ["recipe", "local"]),
+        ("seed=2020-99-99", ["seed=2020-99-99", "YAML"]),
+        ("learning=fast", ["learning: input should be a mapping of settings", "'fast'"]),
+        ("stream=5", ["stream: input should be a mapping of settings"]),
+        ("cluster.shards=0", ["demo: cluster.shards: input should be", "found 0"]),
+        ("search.foo=1", ["unknown key 'search.foo'", "did you mean 'search."]),
+        ("x" * 5000 + "=1", ["unknown key", "known here"]),
     ],
 )
 def test_a_mistake_is_one_sentence_that_names_field_and_value(
@@ -112,6 +120,27 @@ def test_yaml_that_cannot_be_parsed_is_told_by_line(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("name: x\nstream: [1,\n")
     assert "line" in refusal(str(file))
+
+
+@pytest.mark.parametrize("source", ["x" * 5000, "a\0b", "a\nb", "", "."])
+def test_a_name_that_no_file_can_have_is_a_missing_file(source: str) -> None:
+    message = refusal(source)
+    assert "there is no experiment file or preset" in message
+    assert "\n" not in message
+
+
+def test_a_value_that_anchors_blow_up_is_shown_in_part(tmp_path: Path) -> None:
+    levels = ["&a0 [x, x, x, x, x, x, x, x]"]
+    levels += [f"&a{i} [{', '.join([f'*a{i - 1}'] * 8)}]" for i in range(1, 12)]
+    file = tmp_path / "laughs.yaml"
+    file.write_text(yaml.safe_dump(MINIMAL) + f"description: [{', '.join(levels)}]\n")
+    assert "description: input should be a valid string" in refusal(str(file))
+
+
+def test_a_key_written_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "twice.yaml"
+    file.write_text(yaml.safe_dump(MINIMAL) + "seed: 1\nseed: 2\n")
+    assert "the key 'seed' stands there twice" in refusal(str(file))
 
 
 def test_a_list_is_no_experiment(tmp_path: Path) -> None:
