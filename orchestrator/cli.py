@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.commands.bank.app import bank
 from orchestrator.stopping import INTERRUPTED, StopOnTerm
-from workers.errors import LucaError
+from workers.errors import LucaError, one_line
 
 app = typer.Typer(
     name="luca",
@@ -298,7 +298,10 @@ def guarded(command: Callable[[], Any]) -> int:
                 return int(error.exit_code)
             return _stopped(stop)
         except _USAGE_ERROR as error:
-            error.show()
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+            else:
+                print(f"luca: {_usage(error)}", file=sys.stderr)
             return 2
         except (typer.Abort, KeyboardInterrupt):
             return _stopped(stop)
@@ -317,6 +320,13 @@ def _stopped(stop: StopOnTerm) -> int:
     sentence = "interrupted; what was committed is safe, and the same command continues"
     print(f"luca: {sentence}", file=sys.stderr)
     return stop.code
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with a command line, as one sentence."""
+    found = one_line(error.format_message()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{found}; see {context.command_path} --help" if context is not None else found
 
 
 if __name__ == "__main__":

@@ -7,12 +7,32 @@ survive Ray's pickling).  The command line prints the sentence and exits with co
 
 from __future__ import annotations
 
+import re
+
+LONGEST_SENTENCE = 1200
+"""Characters of an error that are shown; a longer one is cut in the middle, where found values stand."""
+
 
 class LucaError(Exception):
     """Base of all errors that a user can mend; ``str(error)`` is one clear sentence."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
+
+
+def one_line(text: str, *, longest: int = LONGEST_SENTENCE) -> str:
+    """A text as one line of printable characters, whatever file names, labels and other libraries put into it."""
+    line = re.sub(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text.strip())
+    line = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line
+    )
+    if len(line) <= longest:
+        return line
+    begin, end = longest * 2 // 3, longest // 3
+    return f"{line[:begin]} [...] {line[-end:]}"
 
 
 class SettingsError(LucaError):

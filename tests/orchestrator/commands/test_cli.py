@@ -48,12 +48,22 @@ def test_every_command_explains_itself(typed: CommandLine, command: str | tuple[
     assert "Usage: " in done.out
 
 
-def test_an_unknown_command_or_option_ends_with_code_2(typed: CommandLine) -> None:
-    for arguments in (["rum"], ["predict", "--bnak", "demo", "."], ["predict", "."]):
-        done = typed(*arguments)
-        assert done.code == 2
-        assert done.out == ""
-        assert "Error: " in done.err
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["rum"], "No such command 'rum'"),
+        (["predict", "--bnak", "demo", "."], "No such option: --bnak"),
+        (["predict", "."], "Missing option '--bank'"),
+        (["predict", ".", "--bank", "a", "--batch-size", "0"], "Invalid value for '--batch-size'"),
+        (["rum\n\x1b[2J"], "No such command 'rum"),
+    ],
+)
+def test_a_wrong_command_line_ends_in_one_sentence(
+    typed: CommandLine, arguments: list[str], words: str
+) -> None:
+    sentence = typed.refused(*arguments)
+    assert words in sentence
+    assert sentence.endswith("--help")
 
 
 def test_an_unknown_attribute_of_the_package_is_an_attribute_error() -> None:
