@@ -232,7 +232,8 @@ def _load_archive(path: str, file: FileEntry) -> dict[str, dict[str, Any]]:
                         raise DataError(f"{location!r}: {name} is larger than any file of CIFAR")
                     _add(found, name, f"{location}::{name}", content.read())
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise DataError(f"{location!r} cannot be read as a tar archive: {error}") from error
+        reason = "neither tar nor compressed tar" if "\n" in str(error) else str(error)
+        raise DataError(f"{location!r} cannot be read as a tar archive: {reason}") from error
     return found
 
 

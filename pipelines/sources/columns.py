@@ -52,7 +52,12 @@ class TableFile:
             DataError: the file is empty, damaged or of another format.
         """
         with self._opened() as opened:
-            return opened.schema_arrow if _is_parquet(opened) else opened.schema
+            schema: pa.Schema = opened.schema_arrow if _is_parquet(opened) else opened.schema
+        try:
+            _ = schema.names
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.entry.location!r}: a column's name is not UTF-8") from error
+        return schema
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """Whole columns."""

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from workers.errors import DataError
@@ -63,7 +64,8 @@ def _open_uri(uri: str) -> tuple[Any, str]:
     try:
         filesystem, path = fs.FileSystem.from_uri(uri)
     except (pa.ArrowException, OSError, ValueError, ImportError) as error:
-        raise DataError(f"cannot open {public_uri(uri)!r}: {error}") from error
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"cannot open {public_uri(uri)!r}: {reason}") from error
     return filesystem, path.rstrip("/")
 
 
@@ -136,14 +138,23 @@ def stat_file(root: str, location: str, relative: str) -> FileEntry:
     if not is_remote(location):
         try:
             status = os.stat(location)
-        except OSError as error:
-            raise DataError(f"cannot read {location!r}: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            raise DataError(f"cannot read {location!r}: {_reason(error)}") from error
+        _check_regular(location, status.st_mode)
         return FileEntry(relative, location, status.st_size, status.st_mtime_ns)
     filesystem, inner = filesystem_of(root, location)
     info = filesystem.get_file_info(inner)
     if not info.is_file:
         raise DataError(missing_message(location, what="file"))
     return FileEntry(relative, location, info.size, info.mtime_ns or 0)
+
+
+def _check_regular(location: str, mode: int) -> None:
+    """Refuse what is no file: reading a pipe would wait for ever, and a device may have no end."""
+    if S_ISDIR(mode):
+        raise DataError(f"{location!r} is a folder where a file is expected")
+    if not S_ISREG(mode):
+        raise DataError(f"{location!r} is a pipe, socket or device, not a file: remove it")
 
 
 def walk(path: str) -> Tree:
@@ -184,6 +195,7 @@ def _walk_local(root: str) -> tuple[list[FileEntry], list[str]]:
                         visit(entry.path, name + "/", inside)
                     else:
                         stat = entry.stat()
+                        _check_regular(entry.path, stat.st_mode)
                         files.append(FileEntry(name, entry.path, stat.st_size, stat.st_mtime_ns))
                 except OSError as error:
                     raise DataError(f"cannot read {entry.path!r}: {error.strerror}") from error
@@ -234,8 +246,13 @@ def read_bytes(root: str, location: str) -> bytes:
         filesystem, inner = filesystem_of(root, location)
         with filesystem.open_input_stream(inner) as stream:
             return bytes(stream.read())
-    except OSError as error:
-        raise DataError(f"cannot read {location!r}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {location!r}: {_reason(error)}") from error
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Why a file cannot be had; a name with a null byte is a ValueError."""
+    return getattr(error, "strerror", None) or str(error).partition("\n")[0]
 
 
 def read_many(root: str, locations: Sequence[str]) -> list[bytes]:

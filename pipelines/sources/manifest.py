@@ -30,7 +30,7 @@ from pipelines.sources.files import (
 from pipelines.sources.image_folder import ImageFileReader, refuse_empty
 from pipelines.sources.index import DigestIndex
 from pipelines.sources.table import Listing, make_listing
-from pipelines.sources.tabular import number_or_text, refuse_nulls
+from pipelines.sources.tabular import find_column, number_or_text, refuse_nulls
 from workers.errors import DataError
 
 if TYPE_CHECKING:
@@ -157,6 +157,8 @@ def _read_csv(location: str, data: bytes, *, delimiter: str) -> pa.Table:
     from pyarrow import csv
 
     data = data.removeprefix(b"\xef\xbb\xbf")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{location!r} is a CSV in UTF-16: save it as UTF-8")
     head = data.split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
     names = [name.strip().strip('"') for name in head.split(delimiter)]
     try:
@@ -167,15 +169,13 @@ def _read_csv(location: str, data: bytes, *, delimiter: str) -> pa.Table:
                 column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
             ),
         )
-    except pa.ArrowException as error:
-        raise DataError(f"{location!r} cannot be read as CSV in UTF-8: {error}") from error
-    return table.rename_columns([name.strip() for name in table.column_names])
+        return table.rename_columns([name.strip() for name in table.column_names])
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        reason = "its first line is other text" if isinstance(error, UnicodeError) else error
+        raise DataError(f"{location!r} cannot be read as CSV in UTF-8: {reason}") from error
 
 
 def _column(location: str, table: pa.Table, name: str, setting: str) -> list[str]:
-    if name not in table.column_names:
-        raise DataError(
-            f"{location!r}: no column {name!r}; it has {', '.join(table.column_names)} (source.{setting})"
-        )
+    find_column(location, table.column_names, name, f"source.{setting}")
     refuse_nulls(location, name, table[name])
     return number_or_text(location, table[name])

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from pipelines.sources.splits import SplitPlan, assign_splits
 from workers.errors import DataError
+from workers.storage.bank_json import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -85,6 +86,13 @@ def make_listing(
     if pc.any(pc.equal(columns[1], "")).as_py():
         at = pc.indices_nonzero(pc.equal(columns[1], ""))[0].as_py()
         raise DataError(f"{where}: sample {ids[at]!r} has an empty label")
+    for what, names in (("label", labels), ("domain", domains)):
+        for name in dict.fromkeys(names):
+            if not is_text(name):
+                raise DataError(
+                    f"{where}: sample {ids[list(names).index(name)]!r} has the {what} {name!r}, which is not a "
+                    f"line of text without control characters; rename the {what}"
+                )
     marked, kept, notes = assign_splits(
         where=where,
         plan=plan or SplitPlan(),

@@ -220,11 +220,8 @@ def _read_rows(file: TableFile, settings: TabularSettings, *, split: str, payloa
     }
     columns = {role: name for role, name in wanted.items() if name is not None}
     for role, name in (("payload", payload), *columns.items()):
-        if name not in schema.names:
-            setting = "image_column or feature_column" if role == "payload" else f"{role}_column"
-            raise DataError(
-                f"{where!r}: no column {name!r}; it has {', '.join(schema.names)} (source.{setting})"
-            )
+        setting = "image_column or feature_column" if role == "payload" else f"{role}_column"
+        find_column(where, schema.names, name, f"source.{setting}")
     table = file.read(list(dict.fromkeys(columns.values())))
     count = table.num_rows
     if count == 0:
@@ -278,6 +275,17 @@ def canonical_classes(rows: Sequence[Rows]) -> list[str]:
     return sorted(labels, key=int)
 
 
+def find_column(where: str, names: Sequence[str], wanted: str, setting: str) -> None:
+    """Raise a DataError unless exactly one column has the wanted name."""
+    if wanted not in names:
+        raise DataError(f"{where!r}: no column {wanted!r}; it has {', '.join(names)} ({setting})")
+    if names.count(wanted) > 1:
+        raise DataError(
+            f"{where!r}: {names.count(wanted)} columns are named {wanted!r}; rename all but one, or name "
+            f"another one with {setting}"
+        )
+
+
 def refuse_nulls(where: str, name: str, column: Any, *, first_row: int = 0) -> None:
     """Raise a DataError that names the rows of a column's nulls, if it has any."""
     if column.null_count:
@@ -304,7 +312,15 @@ def number_or_text(where: str, column: pa.ChunkedArray) -> list[str]:
         raise DataError(
             f"{where!r}: a column of {column.type} where text or whole numbers are expected"
         )
-    return [str(value) for value in column.to_pylist()]
+    return [str(value) for value in _values(where, column)]
+
+
+def _values(where: str, column: pa.ChunkedArray) -> list[Any]:
+    """A column's values as Python's; Arrow does not look whether text that a file brings is UTF-8."""
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where!r}: a column of text is not UTF-8 ({error.reason})") from error
 
 
 def _labels(
@@ -319,7 +335,7 @@ def _labels(
             raise SettingsError(
                 f"stream.source.label_names is set, but the labels of {where!r} are text already; leave it out"
             )
-        return column.to_pylist(), False, None
+        return _values(where, column), False, None
     if not pa.types.is_integer(kind):
         raise DataError(
             f"{where!r}: column {settings.label_column!r} is {column.type}; labels are text or whole numbers"

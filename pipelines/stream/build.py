@@ -14,6 +14,7 @@ from pipelines.stream.modifiers import Modifiers
 from pipelines.stream.names import some
 from pipelines.stream.task import Stream, Task
 from workers.errors import DataError, SettingsError
+from workers.storage.bank_json import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,6 +84,10 @@ def _check_plans(plans: Sequence[TaskPlan]) -> None:
         if count > 1:
             raise SettingsError(f"stream: {count} tasks are named {name!r}; names must differ")
     for plan in plans:
+        if not plan.name or not is_text(plan.name):
+            raise SettingsError(
+                f"stream: the task name {plan.name!r} is not a line of text without control characters"
+            )
         if len(plan.train) == 0:
             raise DataError(
                 f"task {plan.name!r} has no training samples; its classes are {some(plan.classes)}"

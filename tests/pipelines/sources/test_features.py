@@ -200,6 +200,46 @@ def test_tables_that_cannot_be_features_are_refused(
         listing(kind="features", path=tmp_path / "f.parquet")
 
 
+def not_utf_8(values: list[bytes]) -> pa.Array:
+    """Text as a careless program writes it: Arrow does not check what a buffer holds."""
+    return pa.array(values, pa.binary()).view(pa.string())
+
+
+@pytest.mark.parametrize("column", ["label", "split", "domain", "id"])
+def test_text_that_is_not_utf_8_is_refused(tmp_path: Path, column: str) -> None:
+    table = feature_table(["a", "a"]).to_pydict() | {"label": ["a", "a"]}
+    columns = {name: pa.array(values) for name, values in table.items()}
+    columns[column] = not_utf_8([b"K\xe4fer", b"b"])
+    pq.write_table(pa.table(columns), tmp_path / "f.parquet")
+    with pytest.raises(DataError, match="not UTF-8"):
+        listing(kind="features", path=tmp_path / "f.parquet")
+
+
+def test_a_column_that_stands_there_twice_is_refused(tmp_path: Path) -> None:
+    table = feature_table(["a", "a"])
+    table = table.append_column("label", table["label"])
+    pa.ipc.new_file(str(tmp_path / "f.arrow"), table.schema).close()
+    pq.write_table(table, tmp_path / "f.parquet")
+    with pytest.raises(DataError, match=r"2 columns are named 'label'.*source\.label_column"):
+        listing(kind="features", path=tmp_path / "f.parquet")
+
+
+def test_a_class_name_with_control_characters_is_refused_before_anything_is_learned(
+    tmp_path: Path,
+) -> None:
+    names = ["a", "b\nc"]
+    pq.write_table(feature_table(names), tmp_path / "f.parquet")
+    with pytest.raises(
+        DataError, match=r"sample '00000001' has the label 'b\\nc'.*rename the label"
+    ):
+        listing(kind="features", path=tmp_path / "f.parquet")
+    pq.write_table(
+        feature_table(["a", "a"], domain=pa.array(["d", "\x1b"])), tmp_path / "f.parquet"
+    )
+    with pytest.raises(DataError, match=r"has the domain.*rename the domain"):
+        listing(kind="features", path=tmp_path / "f.parquet")
+
+
 def test_files_of_different_widths_are_refused(tmp_path: Path) -> None:
     pq.write_table(feature_table(["a", "a"], width=3), tmp_path / "a.parquet")
     pq.write_table(feature_table(["a", "a"], width=4), tmp_path / "b.parquet")

@@ -252,6 +252,13 @@ def test_a_link_to_itself_or_to_nothing_is_named(tmp_path: Path) -> None:
         listing(kind="image_folder", path=tmp_path)
 
 
+def test_a_pipe_in_a_folder_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    write_images(tmp_path, {"a": 2})
+    os.mkfifo(tmp_path / "a" / "pipe.png")
+    with pytest.raises(DataError, match=r"pipe\.png' is a pipe"):
+        listing(kind="image_folder", path=tmp_path)
+
+
 def test_a_linked_class_folder_is_followed(tmp_path: Path) -> None:
     write_images(tmp_path / "data", {"cat": 2})
     write_images(tmp_path / "else", {"dog": 2}, first=50)

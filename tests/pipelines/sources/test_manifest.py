@@ -85,6 +85,12 @@ def test_a_second_listing_reads_no_image(folder: Path, monkeypatch: pytest.Monke
         ("path,label\ni/000.png,a\ni/000.png,b\n", "id 'i/000.png' occurs more than once"),
         ("path,label\ni/000.png,a,b\n", "cannot be read as CSV"),
         ("path,label\n", "no samples found"),
+        ("path,path,label\ni/000.png,x,a\n", "2 columns are named 'path'.*source.path_column"),
+        ("path,label\ni/\0.png,a\n", "row 0 .*cannot read .*null byte"),
+        ("path,label\ni/000.png,a\x1b[2J\n", r"label 'a\\x1b\[2J', which is not a line of text"),
+        ("path,label\ni/000.png,'a\x7f'\n", "rename the label"),
+        ("path,label\n.,a\n", "is a folder where a file is expected"),
+        ("path,label\n/dev/zero,a\n", "is a pipe, socket or device"),
         ("", "cannot be read as CSV"),
     ],
 )
@@ -96,6 +102,19 @@ def test_lists_that_cannot_be_followed_are_refused(folder: Path, text: str, mess
 
 def test_text_in_another_encoding_is_refused(folder: Path) -> None:
     (folder / "list.csv").write_bytes("path,label\ni/000.png,Käfer\n".encode("latin1"))
+    with pytest.raises(DataError, match="UTF-8"):
+        listing(kind="manifest", path=folder / "list.csv")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le"])
+def test_a_list_in_utf_16_is_refused(folder: Path, encoding: str) -> None:
+    (folder / "list.csv").write_bytes("path,label\ni/000.png,K\u00e4fer\n".encode(encoding))
+    with pytest.raises(DataError, match=r"UTF-8|no column 'path'"):
+        listing(kind="manifest", path=folder / "list.csv")
+
+
+def test_a_heading_that_is_no_text_is_refused(folder: Path) -> None:
+    (folder / "list.csv").write_bytes(b"p\xe4th,label\ni/000.png,a\n")
     with pytest.raises(DataError, match="UTF-8"):
         listing(kind="manifest", path=folder / "list.csv")
 
