@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -215,7 +216,7 @@ def check_prefix(head: BankVersion, tasks: tuple[PreparedTask, ...]) -> int:
 def _with_absolute_paths(experiment: Experiment, storage: Storage) -> Experiment:
     """The experiment for actors, whose working directory is not the user's."""
     weights = experiment.backbone.weights
-    if weights is not None and Path(weights).is_file():
+    if weights is not None and os.path.isfile(weights):
         weights = str(Path(weights).resolve())
     backbone = experiment.backbone.model_copy(update={"weights": weights})
     return experiment.model_copy(update={"backbone": backbone, "storage": storage.uri})

@@ -224,7 +224,7 @@ def _package(experiment: str, working_dir: str | Path | None) -> Iterator[tuple[
     file = Path(experiment).resolve()
     if working_dir is not None:
         folder = Path(working_dir).resolve()
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise SettingsError(f"--working-dir {working_dir} is not a folder")
         if not file.is_relative_to(folder):
             raise SettingsError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -40,9 +41,9 @@ def init_command(
     found = discover(path)
     name = experiment_name(path)
     target = Path(output or f"{name}.yaml").expanduser()
-    if target.is_dir():
+    if os.path.isdir(target):
         raise SettingsError(f"--output {str(target)!r} is a folder: name a file")
-    if target.exists() and not force:
+    if os.path.lexists(target) and not force:
         raise SettingsError(f"{str(target)!r} exists already: name another --output, or --force")
     remarks = [*found.remarks, *found.listing.warnings]
     if backbone is None and found.listing.feature_width is None:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from orchestrator.api import open_bank
+from orchestrator.commands.bank.naming import split_name
 from orchestrator.commands.prediction_output import (
     PredictionWriter,
     TextFormat,
@@ -18,7 +19,6 @@ from orchestrator.commands.prediction_output import (
 )
 from pipelines.unlabelled import find_inputs
 from workers.errors import DataError, SettingsError
-from workers.storage.bank import LATEST
 
 if TYPE_CHECKING:
     from pipelines.prediction import Model
@@ -54,12 +54,10 @@ def predict_command(
     # Read when torch is first imported: threads that wait asleep, since spinning ones and the decoders would take each
     # other's cores (ten times slower on a busy machine).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    name, _, ref = bank.partition("@")
+    name, ref = split_name(bank)
     opened = open_bank(storage, name)
     inputs, notes = find_inputs(paths, feature_column=feature_column, image_column=image_column)
-    model = opened.load(
-        ref or LATEST, router=router, backbone=backbone, weights=weights, device=device
-    )
+    model = opened.load(ref, router=router, backbone=backbone, weights=weights, device=device)
     if model.order_dependent:
         raise SettingsError(
             f"router '{model.router}' decides on whole batches, so a prediction would depend on its neighbours: "

@@ -169,12 +169,12 @@ def writing_to(path: str) -> Iterator[PredictionWriter]:
     suffix = target.suffix.lower()
     if suffix not in SUFFIXES:
         raise SettingsError(f"--output {path!r}: end it in {', '.join(SUFFIXES)} to say its format")
-    if target.is_dir():
+    if os.path.isdir(target):
         raise StorageError(f"--output {path!r} is a folder: name a file")
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    with _explained(path):
+        temporary.touch(exist_ok=False)
     try:
-        with _explained(path):
-            temporary.touch(exist_ok=False)
         if suffix == ".parquet":
             parquet = ParquetWriter(str(temporary))
             yield _Explained(path, parquet)

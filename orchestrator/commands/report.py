@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -36,12 +37,12 @@ def find_run(run: str, storage: str) -> Path:
     Raises:
         StorageError: there is no such run; names those there are.
     """
-    if Path(run).is_dir():
+    if os.path.isdir(run):
         return Path(run)
     opened = Storage.open(storage)
     runs = opened.local_path("runs") if opened.is_local else Path("luca-runs")
-    if "/" not in run and run not in ("", ".", "..") and (runs / run).is_dir():
+    if "/" not in run and run not in ("", ".", "..") and os.path.isdir(runs / run):
         return runs / run
-    there = sorted(f.name for f in runs.iterdir() if f.is_dir()) if runs.is_dir() else []
+    there = sorted(f.name for f in runs.iterdir() if f.is_dir()) if os.path.isdir(runs) else []
     listed = ", ".join(there[-10:]) if there else "none yet"
     raise StorageError(f"there is no run {run!r} in {runs}: runs there are {listed}")

@@ -64,8 +64,8 @@ def read_weights(path: str) -> dict[str, Tensor]:
     from timm.models import load_state_dict
 
     file = Path(path).expanduser()
-    if not file.is_file():
-        what = "is a directory" if file.is_dir() else "does not exist"
+    if not os.path.isfile(file):
+        what = "is a directory" if os.path.isdir(file) else "does not exist"
         raise BackboneError(f"backbone.weights '{path}' {what}: give a .safetensors or .pth file")
     if file.suffix.lower() not in SUFFIXES:
         raise BackboneError(

@@ -151,13 +151,11 @@ class Bank:
         Raises:
             BankError: there is no such version or tag; the message lists what there is.
         """
-        if isinstance(ref, int) or ref.isdecimal():
-            number = int(ref)
-            if not self.storage.exists(self.manifest_path(number)):
+        if isinstance(ref, int) or (ref.isascii() and ref.isdecimal()):
+            number = int(ref) if len(str(ref)) < 19 else -1
+            if number < 0 or not self.storage.exists(self.manifest_path(number)):
                 latest = self.latest()
-                raise BankError(
-                    f"bank '{self.name}' has no version {number}; the latest is {latest}"
-                )
+                raise BankError(f"bank '{self.name}' has no version {ref}; the latest is {latest}")
             return number
         if ref == LATEST:
             latest = self.latest()

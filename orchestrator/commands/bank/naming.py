@@ -30,10 +30,20 @@ def open_version(storage: str, name: str) -> BankVersion:
     Raises:
         BankError: there is no such bank, tag or version; those there are are listed.
     """
+    bank, ref = split_name(name)
+    return Bank.open(Storage.open(storage), bank).load(ref)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Bank and version (a number, a tag or "latest") that ``NAME[@TAG|@VERSION]`` means.
+
+    Raises:
+        BankError: nothing follows the @.
+    """
     bank, separator, ref = name.partition("@")
     if separator and not ref:
         raise BankError(f"'{name}' names no version: give {bank}@TAG, {bank}@NUMBER or just {bank}")
-    return Bank.open(Storage.open(storage), bank).load(ref or LATEST)
+    return bank, ref or LATEST
 
 
 def program() -> str:
