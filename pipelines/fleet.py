@@ -63,6 +63,7 @@ class Fleet:
 
     def __init__(self, spec: FleetSpec, ray: RayHandle, *, notify: Callable[[str], None]) -> None:
         self.spec = spec
+        self._ray = ray
         self.plan: ActorPlan = plan_actors(
             spec.cluster, ray.resources(), backbone=spec.reader.kind == "images"
         )
@@ -89,6 +90,8 @@ class Fleet:
         """Stop every actor; what they know is in storage."""
         import ray
 
+        if self._ray.messages is not None:
+            self._ray.messages.mute()
         for actor in self._all:
             ray.kill(actor)
         self._all.clear()

@@ -59,6 +59,7 @@ class RayMessages:
         self._notify = notify
         self._stream: Any = sys.stdout
         self._mine: int | None = None
+        self._muted = False
         self._parts: dict[int, list[str]] = {}
         self._said: dict[str, float] = {}
 
@@ -66,6 +67,10 @@ class RayMessages:
         """From now on, sort what is printed."""
         self._stream = sys.stdout
         sys.stdout = self
+
+    def mute(self) -> None:
+        """From now on say nothing: what is lost is being stopped on purpose."""
+        self._muted = True
 
     def during(self, work: Callable[[], object]) -> None:
         """Run ``work``, such as Ray's shutdown, and take what it prints in this thread for Ray's."""
@@ -96,7 +101,11 @@ class RayMessages:
 
     def _say(self, said: str | None) -> None:
         now = time.monotonic()
-        if said is None or now - self._said.get(said, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
+        if (
+            said is None
+            or self._muted
+            or now - self._said.get(said, -_REPEAT_SECONDS) < _REPEAT_SECONDS
+        ):
             return
         self._said[said] = now
         self._notify(said)

@@ -95,6 +95,19 @@ def test_what_ray_prints_while_it_is_shut_down_is_taken_as_well(
     assert said == [sentence(TASK)]
 
 
+def test_nothing_is_said_of_processes_that_are_stopped_on_purpose(
+    messages: RayMessages, said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    messages.start()
+    try:
+        messages.mute()
+        in_thread("ray_listen_error_messages", lambda: print(TASK))
+    finally:
+        messages.stop()
+    assert said == []
+    assert capsys.readouterr().out == ""
+
+
 def test_the_same_sentence_is_said_once_in_a_while(messages: RayMessages, said: list[str]) -> None:
     messages.start()
     try:
