@@ -55,7 +55,7 @@ def write_sweep(sweep: Sweep, result: SweepResult, storage: Storage) -> str:
         "records": [record.to_json() for record in result.records],
     }
     put("results.json", json.dumps(details, indent=1))
-    files = [*(f"{name}.png" for name in pictures), "trials.csv", "results.json", *experiments]
+    files = [*(f"{name}.png" for name in pictures), "trials.csv", "results.json"]
     page = render_sweep(result, pictures, best=experiments.get("best.yaml", ""), files=files)
     write_atomic(
         storage, f"{sweep.directory}/{PAGE}", page.encode("utf-8", errors="xmlcharrefreplace")

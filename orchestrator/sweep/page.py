@@ -52,7 +52,7 @@ _TEMPLATE = """\
 <div class="scroll"><table>
 <thead><tr><th scope="col">trial</th><th scope="col">accuracy<small>%</small></th><th scope="col">non-zero<small>parameters</small></th>
 <th scope="col">of published</th><th scope="col">tasks</th><th scope="col">seconds</th>
-{% for key in keys %}<th scope="col">{{ key }}</th>{% endfor %}</tr></thead>
+{% for key in keys %}<th scope="col">{{ key.split(".")[-1].replace("_", " ") }}<small>{{ key.rpartition(".")[0] }}</small></th>{% endfor %}</tr></thead>
 <tbody>
 {% for row in rows %}<tr class="{{ row.css }}"><th scope="row">{{ row.id }}{% for mark in row.marks %} <span class="mark">{{ mark }}</span>{% endfor %}</th>
 {% for cell in row.cells %}<td>{{ cell }}</td>{% endfor %}</tr>
@@ -68,7 +68,7 @@ _TEMPLATE = """\
 <p>Test samples are scored once, when the chosen settings are run:</p>
 <pre>luca run EXPERIMENT --from-sweep {{ result.id }}:smallest
 luca run EXPERIMENT --from-sweep {{ result.id }}:best</pre>
-<p>The same as experiment files, beside this page: {{ files|join(", ") }}.</p>
+<p>Or run <code>best.yaml</code> or <code>smallest.yaml</code>, which lie beside this page with {{ files|join(", ") }}.</p>
 <details><summary>Best settings</summary><pre>{{ best }}</pre></details>
 <footer>{{ result.id }}</footer>
 </main>
@@ -90,7 +90,7 @@ def render_sweep(
     """
     from jinja2 import Environment
 
-    keys = list(dict.fromkeys(key for record in result.records for key in record.settings))
+    keys = list(dict.fromkeys(key for r in result.records if not r.published for key in r.settings))
     css = resources.files("orchestrator.report").joinpath("report.css").read_text("utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_TEMPLATE).render(

@@ -97,7 +97,9 @@ def sentences(result: SweepResult) -> list[str]:
     found = [
         f"Best: {best.id} with {accuracy_text(best)} % and {nonzero(best):,} non-zero parameters."
     ]
-    if smallest is not best:
+    if smallest is best:
+        found.append(f"No smaller trial comes within {points} of it.")
+    else:
         found.append(
             f"Smallest within {points} of it: {smallest.id} with {accuracy_text(smallest)} % and "
             f"{nonzero(smallest):,}{_times(best, smallest)}."
