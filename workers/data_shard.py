@@ -73,7 +73,7 @@ class DataShardImpl:
     def extract(self, request: PartRequest) -> tuple[PartResult, pa.Table]:
         """Extract and cache a part: facts without the table for the driver, and the table."""
         result = self._loaded().extract(request)
-        return replace(result, table=result.table.slice(0, 0)), result.table
+        return replace(result, table=result.table.schema.empty_table()), result.table
 
     def _loaded(self) -> Extractor:
         if self._extractor is None:
