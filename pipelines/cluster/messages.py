@@ -22,7 +22,7 @@ _FROM = re.compile(r"^\([^)]*\)\s*")
 _TIMES = re.compile(r"\s*\[repeated \d+x across cluster\]")
 _LOST_CALL = re.compile(r"^Task (\w+)\.(\w+) failed\. There are (?:infinite|\d+) retries remaining")
 _LOST_NODE = re.compile(r"^The node with node id: (\w{8})\w* .*?has been marked dead")
-_SAID_BY_OTHERS = "A worker died or was killed while executing a task"
+_SAID_BY_OTHERS = ("A worker died or was killed while executing a task", "Raylet is terminated.")
 _REPEAT_SECONDS = 10.0
 _LONGEST = 300
 

@@ -19,6 +19,7 @@ WORKER = (
     f"{YELLOW}(raylet){RESET} A worker died or was killed while executing a task by an unexpected system error. "
     "To troubleshoot the problem, check the logs for the dead worker. Lease ID: 0000"
 )
+RAYLET = f"{YELLOW}(raylet){RESET} Raylet is terminated. Termination is unexpected. Possible reasons include: (1)"
 NODE = (
     f"{YELLOW}(raylet, ip=10.0.0.7){RESET} The node with node id: 0123456789abcdef and address: 10.0.0.7 and node "
     "name: 10.0.0.7 has been marked dead because the detector has missed too many heartbeats from it. This can "
@@ -56,6 +57,7 @@ def test_a_lost_node_is_named_and_the_wait_explained() -> None:
 
 def test_what_another_message_says_as_well_is_left_out() -> None:
     assert sentence(WORKER) is None
+    assert sentence(RAYLET) is None
 
 
 def test_anything_else_is_one_line_of_bounded_length() -> None:
