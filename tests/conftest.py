@@ -50,3 +50,14 @@ def ray_session() -> Iterator[object]:
 def storage_uri(tmp_path: Path) -> str:
     """An empty storage."""
     return str(tmp_path / "storage")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first: units, then those that need Ray, whole commands, clusters, and kills."""
+    order = ("ray", "e2e", "cluster", "chaos")
+
+    def rank(item: pytest.Item) -> int:
+        marks = {mark.name for mark in item.iter_markers()}
+        return max((order.index(mark) + 1 for mark in order if mark in marks), default=0)
+
+    items.sort(key=rank)
