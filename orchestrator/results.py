@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -271,13 +272,28 @@ def read_summary(run_dir: RunDir) -> dict[str, Any]:
     storage = Storage.open(run_dir)
     try:
         data = json.loads(storage.read_bytes("summary.json"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptionError(
             f"{storage.describe('summary.json')} is not JSON; run the same command again to rewrite it"
         ) from error
     if not isinstance(data, dict):
         raise CorruptionError(f"{storage.describe('summary.json')} is not a JSON object")
+    for key, kind in _SUMMARY.items():
+        if not isinstance(data.get(key), (kind, NoneType)):
+            raise CorruptionError(
+                f"{storage.describe('summary.json')}: {key} is {data[key]!r:.50}, which no run writes; run the "
+                "same command again to rewrite it"
+            )
     return data
+
+
+_SUMMARY: dict[str, type] = {
+    **dict.fromkeys(("run", "name", "bank", "digest", "scenario", "primary"), str),
+    **dict.fromkeys(("version", "backbone_images"), int),
+    **dict.fromkeys(("methods", "metrics", "cache", "parameters", "seconds_by_stage"), dict),
+    "warnings": list,
+}
+"""Of what type a summary's entries are, where a report relies on it."""
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------

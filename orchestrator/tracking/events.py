@@ -12,7 +12,9 @@ import time as clock
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
-from typing import Any, ClassVar, Literal
+from functools import cache
+from types import UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from workers.errors import DataError
 
@@ -181,9 +183,38 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
     values = {key: value for key, value in data.items() if key in known}
     try:
         moment = datetime.fromisoformat(str(data["time"])).timestamp()
+        for key, value in values.items():
+            if not _fits(value, _hints(kind)[key]):
+                raise TypeError(f"{key} is {value!r:.50}")
         return kind(**values, time=moment)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"event {kind.name_in_log!r} is incomplete: {error}") from error
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value read from JSON, where NaN in a list or mapping is null, is what a field's annotation says."""
+    origin, inner = get_origin(hint) or hint, get_args(hint)
+    if origin is Any:
+        return True
+    if origin is Literal:
+        return value in inner
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in inner)
+    if origin is Sequence:
+        return isinstance(value, list) and all(v is None or _fits(v, inner[0]) for v in value)
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(
+            v is None or _fits(v, inner[1]) for v in value.values()
+        )
+    if origin in (int, float):
+        numbers = (int, float) if origin is float else int
+        return isinstance(value, numbers) and not isinstance(value, bool)
+    return isinstance(value, origin)
 
 
 _SECRET_KEY = re.compile(r"api_?key|token|secret|passw|credential|access_key", re.IGNORECASE)

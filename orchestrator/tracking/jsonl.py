@@ -104,7 +104,9 @@ def read_events(path: str | Path) -> Iterator[Event]:
                 continue
             try:
                 data = json.loads(line)
-            except ValueError as error:
+                if not isinstance(data, dict):
+                    raise ValueError("no object")
+            except (ValueError, RecursionError) as error:
                 raise CorruptionError(
                     f"event log {str(path)!r} line {number} is not JSON; remove that line to read the rest"
                 ) from error

@@ -203,7 +203,10 @@ def test_a_summary_reads_back_and_has_no_nan(tmp_path):
     json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[1]", "[" * 100_000, '{"methods": -1}', '{"backbone_images": []}', '{"run": {}}'],
+)
 def test_a_damaged_summary_is_reported(tmp_path, text):
     (tmp_path / "summary.json").write_text(text)
     with pytest.raises(CorruptionError, match=r"summary\.json"):

@@ -113,6 +113,13 @@ def test_an_event_that_cannot_be_read_is_refused(data):
         event_from_json(data)
 
 
+def test_a_number_that_is_text_is_refused():
+    data = PartExtracted(0, "a", 1, 1, cached=False, seconds=0.5).to_json()
+    for wrong in ({"seconds": "0.5"}, {"seconds": None}, {"rows": [1]}, {"skipped": 3}):
+        with pytest.raises(DataError, match=next(iter(wrong))):
+            event_from_json(data | wrong)
+
+
 # -- the log ---------------------------------------------------------------------------------------------------
 
 
@@ -175,6 +182,14 @@ def test_a_torn_line_longer_than_a_block_is_cut_off(tmp_path):
 def test_a_broken_line_in_the_middle_is_reported_with_its_number(tmp_path):
     path = tmp_path / "events.jsonl"
     path.write_text('{"event": "no\n' + json.dumps(Notice("info", "one").to_json()) + "\n")
+    with pytest.raises(CorruptionError, match="line 1"):
+        list(read_events(path))
+
+
+@pytest.mark.parametrize("line", ['"text"', "[1]", "7", "[" * 100_000])
+def test_a_line_that_is_no_object_is_reported_with_its_number(tmp_path, line):
+    path = tmp_path / "events.jsonl"
+    path.write_text(line + "\n")
     with pytest.raises(CorruptionError, match="line 1"):
         list(read_events(path))
 
