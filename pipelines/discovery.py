@@ -28,9 +28,10 @@ from pipelines.sources.files import (
 )
 from pipelines.sources.image_folder import split_images
 from pipelines.sources.layout import Layout, Place
+from pipelines.sources.manifest import read_csv
 from pipelines.sources.parquet import ParquetSettings
 from pipelines.sources.table import Listing, make_listing
-from pipelines.sources.tabular import list_tables
+from pipelines.sources.tabular import find_column, list_tables
 from workers.errors import DataError
 
 if TYPE_CHECKING:
@@ -234,7 +235,10 @@ def _manifest(path: str, table: pa.Table) -> Discovery:
         source["path_column"] = column
     if label != "label":
         source["label_column"] = label
-    texts = {name: [str(v) for v in table[name].to_pylist()] for name in names}
+    texts = {}
+    for name in dict.fromkeys(names):
+        find_column(where, names, name, "source.path_column and source.label_column")
+        texts[name] = [str(v) for v in table[name].to_pylist()]
     places = [
         Place(split, domain, name)
         for split, domain, name in zip(
@@ -249,23 +253,9 @@ def _manifest(path: str, table: pa.Table) -> Discovery:
 
 def _read_list(path: str) -> pa.Table:
     """A CSV or TSV as columns of text."""
-    from pyarrow import csv
-
     tabbed = not path.partition("?")[0].lower().endswith(".csv")
-    data = read_bytes(path, locate(path)).removeprefix(b"\xef\xbb\xbf")
-    parse = csv.ParseOptions(delimiter="\t" if tabbed else ",")
-    header = data.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
-    names = [name.strip().strip('"') for name in header.split(parse.delimiter)]
-    types = dict.fromkeys(names, pa.string())
-    try:
-        return csv.read_csv(
-            pa.BufferReader(data),
-            parse_options=parse,
-            convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=False),
-        )
-    except pa.ArrowException as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{public_uri(path)!r} cannot be read as CSV in UTF-8: {reason}") from error
+    data = read_bytes(path, locate(path))
+    return read_csv(public_uri(path), data, delimiter="\t" if tabbed else ",")
 
 
 def _facts(where: str, ids: Sequence[str], *, places: Sequence[Place]) -> Listing:

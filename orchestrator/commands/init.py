@@ -174,8 +174,14 @@ def _scalar(value: Any) -> str:
     if isinstance(value, str):
         if re.fullmatch(r"[A-Za-z_/][A-Za-z0-9_./-]*", value) and yaml.safe_load(value) == value:
             return value
-        return json.dumps(value, ensure_ascii=True)
+        text = json.dumps(value, ensure_ascii=False)
+        return "".join(c if c.isprintable() else _escaped(c) for c in text)
     return json.dumps(value)
+
+
+def _escaped(character: str) -> str:
+    """A character as YAML escapes it between double quotes (JSON's pairs of surrogates mean something else there)."""
+    return f"\\U{ord(character):08x}"
 
 
 def _comment(text: str) -> str:

@@ -106,7 +106,7 @@ class ManifestSource(Source):
     def _read(self, location: str) -> pa.Table:
         name = location.lower()
         if name.endswith((".csv", ".tsv", ".txt")):
-            return _read_csv(
+            return read_csv(
                 location,
                 read_bytes(self.settings.path, location),
                 delimiter="," if name.endswith(".csv") else "\t",
@@ -152,8 +152,12 @@ class ManifestSource(Source):
             return list(pool.map(entry, range(len(paths)), chunksize=256))
 
 
-def _read_csv(location: str, data: bytes, *, delimiter: str) -> pa.Table:
-    """A CSV as text columns, so that labels such as 007 or NA stay what they are; a byte-order mark is skipped."""
+def read_csv(location: str, data: bytes, *, delimiter: str) -> pa.Table:
+    """A CSV as text columns, so that labels such as 007 or NA stay what they are; a byte-order mark is skipped.
+
+    Raises:
+        DataError: it is no CSV, or no UTF-8.
+    """
     from pyarrow import csv
 
     data = data.removeprefix(b"\xef\xbb\xbf")

@@ -127,6 +127,8 @@ def test_a_folder_of_image_tables_named_by_split(tmp_path: Path) -> None:
         ("a.csv", b"x,y\n1,2\n", "no column of image paths"),
         ("a.csv", b"path,y0\n1,2\n", "no column of labels"),
         ("a.csv", b"path,label\n\xff\xfe,2\n", "UTF-8"),
+        ("a.csv", "path,label\na,b\n".encode("utf-16"), "UTF-16: save it as UTF-8"),
+        ("a.csv", b"path,path,label\na,b,c\n", "2 columns are named 'path'"),
         ("a.parquet", b"junk", "cannot be read as Parquet"),
         ("a.tar.gz", b"junk", "cannot be read as a tar archive"),
     ],

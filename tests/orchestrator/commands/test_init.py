@@ -38,6 +38,10 @@ def odd_names(root: Path) -> Path:
     )
 
 
+def odd_folder(root: Path) -> Path:
+    return write_images(root / "em 🙂oji \u202e\x85 \n '\"\\", {"a": 3, "b": 3})
+
+
 def features(root: Path) -> Path:
     return write_features(root / "vectors.parquet", list("abcdefgh"))
 
@@ -55,7 +59,7 @@ def listed(root: Path) -> Path:
     return root / "list.csv"
 
 
-@pytest.mark.parametrize("make", [folder, domains, odd_names, features, tables, listed])
+@pytest.mark.parametrize("make", [folder, domains, odd_names, odd_folder, features, tables, listed])
 def test_what_is_written_loads_and_its_stream_can_be_shown(
     typed: CommandLine, tmp_path: Path, make: Callable[[Path], Path]
 ) -> None:
