@@ -15,7 +15,7 @@ from orchestrator.run_folder import run_folder
 from pipelines.features import FeaturePlan
 from pipelines.stream import Stream, Task, TaskDefinition, build_stream
 from pipelines.unlearned import difference, refuse_unlearned, task_ids
-from workers.errors import BankError
+from workers.errors import BankError, SettingsError
 from workers.storage.bank import Bank, BankVersion
 from workers.storage.bank_changes import changes, sentences
 from workers.storage.bank_manifest import plain
@@ -90,6 +90,7 @@ def prepare(experiment: Experiment) -> Prepared:
     Raises:
         StorageError: the storage cannot be written.
         DataError: the samples do not make the stream.
+        SettingsError: augmented views are asked of ready features.
         BankError: the bank holds other tasks, or the same learned otherwise.
     """
     storage = Storage.open(experiment.storage)
@@ -97,6 +98,11 @@ def prepare(experiment: Experiment) -> Prepared:
     experiment = _with_absolute_paths(experiment, storage)
     index = str(storage.local_path("index")) if storage.is_local else None
     stream = build_stream(experiment.stream, seed=experiment.seed, cache_dir=index)
+    if experiment.features.views and stream.reader.kind == "features":
+        raise SettingsError(
+            f"features.views={experiment.features.views} needs pictures, and the source gives ready features: set "
+            "features.views=0"
+        )
     tasks = _prepare_tasks(stream)
     bank = Bank.open_or_create(storage, experiment.bank_name)
     latest = bank.latest()

@@ -171,10 +171,11 @@ def _width(settings: BackboneSettings) -> int:
     Raises:
         BackboneError: there is no such model, or it has no [CLS] token.
     """
-    from workers.modeling.backbone import RANDOM, Backbone
+    from workers.modeling.backbone import RANDOM, Backbone, check_name
     from workers.modeling.torchvision_compat import import_timm
 
     timm = import_timm()
+    check_name(timm, settings.name)
     import torch
 
     try:
@@ -183,7 +184,7 @@ def _width(settings: BackboneSettings) -> int:
         if isinstance(getattr(model, "cls_token", None), torch.nn.Parameter):
             return int(model.num_features)
     except (RuntimeError, NotImplementedError, ValueError, TypeError):
-        pass  # not in timm, or cannot be built so: loading it says which, in its own words
+        pass  # cannot be built so: loading it says which, in its own words
     return Backbone.load(settings.model_copy(update={"weights": RANDOM})).width
 
 

@@ -334,7 +334,7 @@ def _timm_model(settings: BackboneSettings, options: dict[str, Any]) -> tuple[nn
     from workers.modeling.weights import fit_weights, load_from_hub, read_weights
 
     timm = import_timm()
-    _check_name(timm, settings.name)
+    check_name(timm, settings.name)
     arguments = {**options, "num_classes": 0}
     if settings.weights is None:
         _require_cls(_skeleton(timm, settings, arguments), settings.name)
@@ -354,7 +354,12 @@ def _timm_model(settings: BackboneSettings, options: dict[str, Any]) -> tuple[nn
     return model, settings.weights
 
 
-def _check_name(timm: Any, name: str) -> None:
+def check_name(timm: Any, name: str) -> None:
+    """Refuse a name that is none of timm's own, before timm looks for it elsewhere (hubs, folders).
+
+    Raises:
+        BackboneError: there is no such model or pretrained tag; names the nearest.
+    """
     if "/" not in name and ":" not in name and timm.is_model(name):
         architecture, _, tag = name.partition(".")
         published = timm.list_pretrained(f"{architecture}.*")

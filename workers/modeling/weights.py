@@ -13,6 +13,7 @@ import pickle
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +74,9 @@ def read_weights(path: str) -> dict[str, Tensor]:
             f"checkpoint ({', '.join(SUFFIXES[1:])})"
         )
     try:
-        state = load_state_dict(str(file), weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's remarks on pickles it is about to refuse
+            state = load_state_dict(str(file), weights_only=True)
     except (OSError, SafetensorError, pickle.UnpicklingError, EOFError, *_MISFIT) as error:
         raise BackboneError(
             f"backbone.weights '{path}' cannot be read as weights ({_first_line(error)}): give a "

@@ -188,6 +188,7 @@ def test_the_text_names_tasks_bank_run_and_that_nothing_started(
     [
         ("backbone.name=resnet18", "no [CLS] token"),
         ("backbone.name=vit_nano", "not in timm"),
+        ("backbone.name=hf-hub:nobody/nothing", "not in timm"),
         ("backbone.weights=none.pth", "does not exist"),
         ("luca.ratio=1000", "no bottleneck"),
         ("storage=/proc/none", "cannot be"),
@@ -197,6 +198,13 @@ def test_what_a_run_would_refuse_is_refused(
     typed: CommandLine, images: Path, override: str, words: str
 ) -> None:
     assert words in typed.refused("run", "--dry-run", images, "-o", override)
+
+
+def test_views_of_ready_features_are_refused_before_ray_starts(
+    typed: CommandLine, features: Path
+) -> None:
+    sentence = typed.refused("run", features, "-o", "features.views=3")
+    assert "features.views=3 needs pictures" in sentence
 
 
 def test_a_bank_of_another_backbone_is_refused(typed: CommandLine, images: Path) -> None:
