@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -290,9 +291,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 def guarded(command: Callable[[], Any]) -> int:
     """Run a command and turn its end into an exit code and, for a mistake, one sentence on stderr."""
+    _standard_streams()
     with StopOnTerm() as stop:
         try:
             result = command()
+            sys.stdout.flush()
         except typer.Exit as error:
             if error.exit_code != INTERRUPTED:  # what Typer makes of Ctrl-C
                 return int(error.exit_code)
@@ -311,6 +314,8 @@ def guarded(command: Callable[[], Any]) -> int:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
+        except OSError as error:
+            return _full(error)
         if result == INTERRUPTED:
             return _stopped(stop)
         return result if isinstance(result, int) else 0
@@ -320,6 +325,29 @@ def _stopped(stop: StopOnTerm) -> int:
     sentence = "interrupted; what was committed is safe, and the same command continues"
     print(f"luca: {sentence}", file=sys.stderr)
     return stop.code
+
+
+def _standard_streams() -> None:
+    """Streams that the caller has closed (`>&-`) swallow what is written to them."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the program runs
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _full(error: OSError) -> int:
+    """A disk that fills up while output is written, as a sentence; anything else is a fault of the program.
+
+    Raises:
+        OSError: it is anything else.
+    """
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        raise error
+    where = error.filename or "standard output"
+    reason = one_line(str(error.strerror)).lower()
+    print(f"luca: {where} cannot be written: {reason}; free some space", file=sys.stderr)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 2
 
 
 def _usage(error: Any) -> str:

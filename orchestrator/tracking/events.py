@@ -12,7 +12,6 @@ import time as clock
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
-from functools import cache
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -183,17 +182,13 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
     values = {key: value for key, value in data.items() if key in known}
     try:
         moment = datetime.fromisoformat(str(data["time"])).timestamp()
+        hints = get_type_hints(kind)
         for key, value in values.items():
-            if not _fits(value, _hints(kind)[key]):
+            if not _fits(value, hints[key]):
                 raise TypeError(f"{key} is {value!r:.50}")
         return kind(**values, time=moment)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"event {kind.name_in_log!r} is incomplete: {error}") from error
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,20 @@ def test_a_wrong_command_line_ends_in_one_sentence(
     sentence = typed.refused(*arguments)
     assert words in sentence
     assert sentence.endswith("--help")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "words"),
+    [(">&-", 0, ""), (">&- 2>&-", 0, ""), ("> /dev/full", 2, "standard output cannot be written")],
+)
+def test_output_that_nobody_can_take_is_no_fault_of_the_program(
+    tmp_path: Path, redirection: str, code: int, words: str
+) -> None:
+    command = f"{sys.executable} -m orchestrator.cli bank list --storage {tmp_path} {redirection}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert done.stderr.count("\n") == bool(words)
 
 
 def test_an_unknown_attribute_of_the_package_is_an_attribute_error() -> None:
