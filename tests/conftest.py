@@ -35,6 +35,15 @@ def _no_ray_in_unit_tests(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
         monkeypatch.setattr("ray.init", refuse)
 
 
+@pytest.fixture(autouse=True)
+def _denormals_as_ieee_says() -> None:
+    """Workers flush denormals for the whole process; in a test process that must not outlast the test."""
+    import sys
+
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
+
+
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[object]:
     """One local Ray for all tests marked ``ray``; more CPUs than cores, since actors mostly wait."""
