@@ -4,10 +4,11 @@ BIN := .venv/bin
 export RAY_AUTH_MODE ?= disabled
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help .venv demo test check format bench clean
+.PHONY: help .venv demo test test-all check format bench clean
 help:
 	@echo "make demo    create .venv when missing, run the demo on real images, show the result"
 	@echo "make test    create .venv when missing, run the tests"
+	@echo "make test-all  also those that start simulated clusters (several minutes)"
 	@echo "make check   format, lint and type checks"
 	@echo "make bench   benchmarks, short mode (BENCH=--long for the long one)"
 	@echo "make .venv   the environment alone"
@@ -22,6 +23,9 @@ demo: .venv
 	$(BIN)/luca run demo
 
 test: .venv
+	$(BIN)/python -m pytest -m "not cluster"
+
+test-all: .venv
 	$(BIN)/python -m pytest
 
 check: .venv
