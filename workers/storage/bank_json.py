@@ -19,6 +19,7 @@ _T = TypeVar("_T")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def is_name(text: object) -> bool:
@@ -42,7 +43,7 @@ def check_name(what: str, name: object) -> str:
 
 def is_text(text: object) -> bool:
     """Whether this is one line that a terminal may show: a string without control characters."""
-    return isinstance(text, str) and not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in text)
+    return isinstance(text, str) and _CONTROL.search(text) is None
 
 
 def is_digest(text: object) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -428,6 +429,10 @@ def _make_durable_directory(path: str) -> None:
 _PAST = {"read": "read", "write": "written", "delete": "deleted", "list": "listed"}
 
 
+_STEPS = frozenset(("", ".", ".."))
+_FORBIDDEN = re.compile(r"[\\\x00-\x1f]")
+
+
 def check_relative(path: str) -> str:
     """The path itself when it stays below a root.
 
@@ -437,9 +442,7 @@ def check_relative(path: str) -> str:
     if not path:
         return path
     parts = path.split("/")
-    if any(part in ("", ".", "..") for part in parts) or any(
-        c == "\\" or ord(c) < 32 for c in path
-    ):
+    if not _STEPS.isdisjoint(parts) or _FORBIDDEN.search(path):
         raise StorageError(
             f"path {path!r} is not a plain relative path: no leading '/', '.', '..', empty parts, "
             "backslashes or control characters"
