@@ -7,6 +7,7 @@ What is remembered can always be computed again, so a lost evaluator loses time 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.predictor import Predictor
 from workers.modeling.scoring import ModuleScorer
 from workers.storage.bank import Bank, BankVersion
+from workers.storage.bank_pages import PageCache
 from workers.storage.features import FeatureCache
 from workers.storage.filesystem import Storage
 
@@ -121,6 +123,7 @@ class Scorer:
     ) -> None:
         self._cache = FeatureCache(storage)
         self._bank = Bank.open_or_create(storage, bank)
+        self._pages = PageCache(self._bank.objects)
         self._class_names = tuple(class_names)
         self._settings = settings
         self._loader = TensorLoader()
@@ -139,7 +142,7 @@ class Scorer:
         import torch
 
         started = time.perf_counter()
-        loaded = self._bank.load(version)
+        loaded = self._bank.load(version, pages=self._pages)
         bank = self._loader.load(loaded)
         opened = [self._open(test.rows) for test in tests]
         labels = np.concatenate([part.data.labels for part in opened])
@@ -251,19 +254,16 @@ class ScoreTable:
             self._parts.append(part.name)
             self._ends.append((self._ends[-1] if self._ends else 0) + len(part))
         scorer = ModuleScorer(bank)
-        behind = [
-            (i, name) for i, name in enumerate(names) if self._filled.get(name, 0) < len(parts)
-        ]
-        first = min((self._filled.get(name, 0) for _, name in behind), default=len(parts))
-        computed = 0
+        missing: dict[int, list[tuple[int, str]]] = defaultdict(list)
+        for i, name in enumerate(names):
+            for at in range(self._filled.get(name, 0), len(parts)):
+                missing[at].append((i, name))
         with torch.inference_mode():
-            for at in range(first, len(parts)):
+            for at in sorted(missing):
                 prepared = scorer.prepare(parts[at].features)
-                for i, name in behind:
-                    if self._filled.get(name, 0) == at:
-                        self._put(name, at, scorer.scores(prepared, [i])[0])
-                        computed += 1
-        return computed
+                for i, name in missing[at]:
+                    self._put(name, at, scorer.score(prepared, i))
+        return sum(map(len, missing.values()))
 
     def scores(self, names: Sequence[str], rows: int) -> list[Tensor]:
         """Scores of the modules on the first ``rows`` samples: views [rows, c] or [rows, d]."""

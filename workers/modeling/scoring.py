@@ -66,6 +66,15 @@ class ModuleScorer:
                 found[position] = joined[index]
         return [found[position] for position in order]
 
+    def score(self, features: Tensor, position: int) -> Tensor:
+        """Score of one module on prepared features [n, d], computed by itself: [n, c] or [n, d].
+
+        Without the copies that stacking takes, which matter where a module meets few samples.
+        """
+        task = self._bank.tasks[_checked(position, self._bank)]
+        parts = [self._run(task, rows) for rows in _row_blocks(features, 1, self._bank.width)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
     def entropies(self, features: Tensor, scores: Sequence[Tensor] | None) -> Tensor:
         """Entropy of every module's prediction over all classes seen, float64 [n, T] ("unified").
 
@@ -108,12 +117,15 @@ class ModuleScorer:
             if scores is not None:
                 yield position, rows, scores[position][rows]
                 continue
-            task = self._bank.tasks[position]
-            inputs = features[rows].to(next(iter(task.module.values())).dtype)
-            outputs = luca.apply(task.module, inputs, self._bank.flow)
-            if task.head is not None and task.scale is not None:
-                outputs = cosine_logits(outputs, task.head, task.scale)
-            yield position, rows, outputs
+            yield position, rows, self._run(self._bank.tasks[position], features[rows])
+
+    def _run(self, task: TaskModule, features: Tensor) -> Tensor:
+        """One module as it is, on prepared features."""
+        inputs = features.to(next(iter(task.module.values())).dtype)
+        outputs = luca.apply(task.module, inputs, self._bank.flow)
+        if task.head is not None and task.scale is not None:
+            outputs = cosine_logits(outputs, task.head, task.scale)
+        return outputs
 
 
 class _Block:

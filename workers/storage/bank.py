@@ -174,15 +174,17 @@ class Bank:
 
     # -- versions --------------------------------------------------------------------------------------------
 
-    def load(self, ref: str | int = LATEST) -> BankVersion:
+    def load(self, ref: str | int = LATEST, *, pages: PageCache | None = None) -> BankVersion:
         """A version with its list of tasks; arrays are read when asked for.
+
+        Whoever loads many versions keeps ``pages``: what an earlier version listed is then not read again.
 
         Raises:
             BankError: there is no such version.
             CorruptionError: a manifest, page or ref is damaged; the message names the file.
         """
         number = self.resolve(ref)
-        version = self._load(number, PageCache(self.objects))
+        version = self._load(number, pages or PageCache(self.objects))
         pointer = self._read_ref(ref) if isinstance(ref, str) and not ref.isdecimal() else None
         if pointer and pointer.version == number and pointer.digest != version.digest:
             raise CorruptionError(
