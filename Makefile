@@ -8,7 +8,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 help:
 	@echo "make demo    create .venv when missing, run the demo on real images, show the result"
 	@echo "make test    create .venv when missing, run the tests"
-	@echo "make test-all  also those that start simulated clusters (several minutes)"
+	@echo "make test-all  also those that start clusters or kill processes (several minutes)"
 	@echo "make check   format, lint and type checks"
 	@echo "make bench   benchmarks, short mode (BENCH=--long for the long one)"
 	@echo "make .venv   the environment alone"
@@ -23,7 +23,7 @@ demo: .venv
 	$(BIN)/luca run demo
 
 test: .venv
-	$(BIN)/python -m pytest -m "not cluster"
+	$(BIN)/python -m pytest -m "not cluster and not chaos"
 
 test-all: .venv
 	$(BIN)/python -m pytest
