@@ -123,11 +123,14 @@ def _rows(
     wait = median(r.stages["image check"] for r in cold)
     pipeline = median(r.stages["pipeline (wall)"] - r.actors for r in cold) - wait
     before = median(r.wall - r.stages["total"] for r in cold)
+    known = ("stream", "ray start", "pipeline (wall)", "report")
+    leaving = median(r.stages["total"] - sum(r.stages[k] for k in known) for r in cold)
     shares = {
         "start of the program": before,
         "stream": median(r.stages["stream"] for r in cold),
         "image check": wait,
         "features, learning, evaluation side by side": pipeline,
+        "stopping Ray": leaving,
         "report": median(r.stages["report"] for r in cold),
     }
     whole = sum(shares.values())

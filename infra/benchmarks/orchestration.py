@@ -1,10 +1,11 @@
 """What orchestration costs: many tiny tasks, so that hardly anything but orchestration is left.
 
-    python infra/benchmarks/orchestration.py --tasks 100 --nodes 2
+    python -m infra.benchmarks.orchestration --tasks 100 --nodes 2
 
 Writes ready features of very small width, runs them as a stream of tasks on a local Ray or on simulated nodes,
 and prints one JSON object: seconds to Ray, to the first commit and per task, and the driver's memory at
-each tenth of the time.  With ``--parts-per-task`` the same samples are cut into more feature parts.
+each tenth of the time.  With ``--parts-per-task`` the same samples are cut into more feature parts; with ``--tested``
+only the first so many tasks have test samples, so that scoring does not grow with the tasks.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ import pyarrow.parquet as pq
 WIDTH = 16
 
 
-def write_stream(path: Path, *, classes: int, train: int, test: int) -> None:
-    """Gaussian clusters, one a class, as a ready-features file."""
+def write_stream(
+    path: Path, *, classes: int, train: int, test: int, tested: int | None = None
+) -> None:
+    """Gaussian clusters, one a class, as a ready-features file; test samples of the first ``tested`` classes."""
     rng = np.random.default_rng(0)
     each = train + test
     features = rng.normal(size=(classes, 1, WIDTH)) * 3 + rng.normal(size=(classes, each, WIDTH))
@@ -39,6 +42,9 @@ def write_stream(path: Path, *, classes: int, train: int, test: int) -> None:
             "split": np.tile(["train"] * train + ["test"] * test, classes),
         }
     )
+    if tested is not None:
+        kept = (np.arange(classes * each) // each < tested) | (np.array(table["split"]) == "train")
+        table = table.filter(pa.array(kept))
     pq.write_table(table, path)
 
 
@@ -68,7 +74,13 @@ def experiment(folder: Path, arguments: argparse.Namespace, address: str) -> Any
     from orchestrator.experiment_files import parse_experiment
 
     train = 8 * arguments.parts_per_task
-    write_stream(folder / "stream.parquet", classes=arguments.tasks, train=train, test=2)
+    write_stream(
+        folder / "stream.parquet",
+        classes=arguments.tasks,
+        train=train,
+        test=2,
+        tested=arguments.tested,
+    )
     return parse_experiment(
         {
             "name": "orchestration",
@@ -76,6 +88,7 @@ def experiment(folder: Path, arguments: argparse.Namespace, address: str) -> Any
             "stream": {
                 "scenario": "class_incremental",
                 "classes_per_task": 1,
+                "shuffle_classes": False,
                 "source": {"kind": "features", "path": str(folder / "stream.parquet")},
             },
             "luca": {"ratio": 8},
@@ -118,6 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", type=int, default=100)
     parser.add_argument("--parts-per-task", type=int, default=1)
+    parser.add_argument("--tested", type=int, help="tasks with test samples; left out: all")
     parser.add_argument("--nodes", type=int, default=0, help="0: a local start")
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--trainers", type=int, default=1)
@@ -146,6 +160,7 @@ def main() -> None:
             {
                 "tasks": arguments.tasks,
                 "parts": arguments.tasks * (arguments.parts_per_task + 1),
+                "tested": arguments.tasks if arguments.tested is None else arguments.tested,
                 "nodes": arguments.nodes,
                 "seconds": round(ended - began, 2),
                 "seconds_to_first_commit": round(times[0] - began, 2),

@@ -80,25 +80,41 @@ def _ray(*, rounds: int) -> Row:
 
 def _tasks(*, long: bool) -> list[Row]:
     """Streams of tiny tasks through a whole run, in processes of their own."""
-    rows, found = [], {}
-    for tasks in (100, 1000) if long else (60,):
+    rows, untested = [], {}
+    few, many = (100, 1000) if long else (60, None)
+    for tasks, tested in ((few, few), (few, 1), (many, 1)):
+        if tasks is None:
+            continue
         command = [sys.executable, "-m", "infra.benchmarks.orchestration", "--tasks", str(tasks)]
-        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        measured = found[tasks] = json.loads(output.splitlines()[-1])
+        output = subprocess.run(
+            [*command, "--tested", str(tested)], check=True, capture_output=True, text=True
+        ).stdout
+        measured = json.loads(output.splitlines()[-1])
         memory = measured["driver_mib"]
+        scored = "all tests so far" if tested > 1 else "the first task's test samples"
         rows.append(
             Row(
-                f"one task of empty work, {tasks} tasks",
+                f"one task of empty work among {tasks}, scored on {scored}",
                 measured["milliseconds_per_task"],
                 "ms",
-                aim=20,
-                note=f"extract, learn 1 epoch of 8 samples, commit, score all tests so far; driver "
-                f"{memory['first']} MiB at first, {memory['middle']} half way, {memory['last']} at the end",
+                aim=20 if tested == 1 else None,
+                note=f"extract, learn 1 epoch of 8 samples, commit, score; driver {memory[0]} MiB at first, "
+                f"{memory[5]} half way, {memory[-1]} at the end",
             )
         )
-    if len(found) == 2:
-        few, many = (found[n]["milliseconds_per_task"] for n in (100, 1000))
-        rows.append(
-            Row("one task among 1,000 over one among 100", many / few, note="flat would be 1")
-        )
+        if tested == 1:
+            untested[tasks] = measured
+    if many is not None:
+        times = [untested[tasks]["milliseconds_per_task"] for tasks in (few, many)]
+        memory = untested[many]["driver_mib"]
+        rows += [
+            Row(
+                f"one task among {many} over one among {few}", times[1] / times[0], note="flat is 1"
+            ),
+            Row(
+                "driver memory near the end over a fifth of the way",
+                memory[9] / memory[2],
+                note=f"{many} tasks",
+            ),
+        ]
     return rows
