@@ -15,7 +15,6 @@ import shutil
 import signal
 import site
 import sysconfig
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from pipelines.cluster.capacity import ClusterResources, NodeResources
+from pipelines.cluster.leftovers import new_session_folder
 from pipelines.cluster.messages import Notify, RayMessages
 from pipelines.cluster.reaching import check_reachable, check_speaks_grpc, first_line
 from pipelines.cluster.settings import MINIMUM_OBJECT_STORE, ClusterSettings
@@ -256,7 +256,7 @@ def _start_local(
 
     if notify is not None:
         notify("starting a local Ray")
-    temporary = _short_temporary_folder()
+    temporary = new_session_folder()
     try:
         context = ray.init(
             address="local",
@@ -385,14 +385,6 @@ def _sigterm_kept() -> Iterator[None]:
     finally:
         if callable(former):
             signal.signal(signal.SIGTERM, former)
-
-
-def _short_temporary_folder() -> Path:
-    """A fresh folder for Ray's session: short, since socket paths may have 107 bytes at most."""
-    for base in (os.environ.get("RAY_TMPDIR"), os.environ.get("TMPDIR"), "/tmp"):
-        if base and len(base) <= 24 and os.access(base, os.W_OK):
-            return Path(tempfile.mkdtemp(prefix="luca-", dir=base))
-    return Path(tempfile.mkdtemp(prefix="luca-"))
 
 
 def _shared_memory_free() -> int:
