@@ -81,7 +81,9 @@ def fetch(reference: Any) -> Any:
         raise
     except RayError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        what = lines[0] if lines else type(error).__name__
+        lines = lines or [type(error).__name__]
+        # What a constructor raised stands in the last line, below its traceback.
+        what = lines[-1] if "creation task" in lines[0] else lines[0]
         raise ClusterError(
             f"an actor was lost and could not be brought back ({what[:300]}); what was committed is "
             "safe, and the same command continues from there"
