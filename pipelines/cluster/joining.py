@@ -39,6 +39,9 @@ QUIET = {
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    # A local start would begin with an idle worker a core.  Every actor here brings its own environment variables,
+    # so none of them could ever be used.
+    "RAY_prestart_worker_first_driver": "0",
     # A call with several returns fails with several errors: one is reported, Ray would print the others.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     # From 2.6x on this is the default; said here so that older releases do the same without a warning.
