@@ -95,7 +95,7 @@ class Driver:
             LucaError: one clear sentence; what was committed stays, nothing is half-written.
         """
         started = time.perf_counter()
-        origin: FeatureOrigin = fetch(self._fleet.shards[0].origin.remote())
+        origin = self._origin_of(self._fleet.shards[0])
         for note in origin.notes:
             self._tracker.notify(note)
         self._seconds["actors and backbone"] = time.perf_counter() - started
@@ -232,6 +232,13 @@ class Driver:
         train = self._features.keys(self._prepared.tasks[index].task.train, views=True)
         return train + self._keys(index, "validation")
 
+    def _origin_of(self, shard: Any) -> FeatureOrigin:
+        found: list[FeatureOrigin] = []
+        self._loop.watch(shard.origin.remote(), found.append)
+        while not found:
+            self._turn()
+        return found[0]
+
     # -- before anything is learned --------------------------------------------------------------------------
 
     def _check_images(self) -> None:
@@ -265,7 +272,7 @@ class Driver:
                 done,
             )
         while left:
-            self._loop.turn()
+            self._turn()
         if len(problems) > self._experiment.features.tolerate_unreadable:
             more = f" ({len(problems) - 1} more like it)" if len(problems) > 1 else ""
             raise DataError(
@@ -283,7 +290,12 @@ class Driver:
         while len(self._evaluated) < self._count or len(self._loop):
             self._admit()
             assert len(self._loop), "tasks are left, and nothing is under way"
-            self._loop.turn()
+            self._turn()
+
+    def _turn(self) -> None:
+        """Let what is ready happen, and see that every actor has room."""
+        self._loop.turn()
+        self._fleet.check_room()
 
     def _admit(self) -> None:
         """Let tasks in while few enough are between extraction and commit, and few enough wait to be scored."""

@@ -9,8 +9,10 @@ from typing import Any, Literal
 from pipelines.actors import ActorPool, Loop
 from pipelines.cluster import (
     ActorPlan,
+    CapacityWatch,
     ClusterSettings,
     RayHandle,
+    check_shared_storage,
     plan_actors,
     wait_for_resources,
 )
@@ -58,7 +60,8 @@ class Fleet:
     """Handles of all actors of a run.  A context manager; leaving it kills them.
 
     Raises:
-        ClusterError: the cluster does not give what the run asks for within the time set.
+        ClusterError: the cluster does not give what the run asks for within the time set, or a node that came
+            meanwhile does not see the storage.
     """
 
     def __init__(self, spec: FleetSpec, ray: RayHandle, *, notify: Callable[[str], None]) -> None:
@@ -69,11 +72,10 @@ class Fleet:
         )
         for note in self.plan.notes:
             notify(note)
-        wait_for_resources(
-            self.plan.bundles(),
-            timeout=spec.cluster.wait_for_resources_seconds,
-            notify=notify,
-        )
+        bundles, timeout = self.plan.bundles(), spec.cluster.wait_for_resources_seconds
+        if wait_for_resources(bundles, timeout=timeout, notify=notify):
+            check_shared_storage(spec.storage)  # as the nodes see it that have come
+        self._watch = CapacityWatch(bundles, timeout=timeout, notify=notify)
         self._all: list[Any] = []
         self._pools: dict[str, ActorPool] = {}
         self.shards = self._start_shards()
@@ -95,6 +97,14 @@ class Fleet:
         for actor in self._all:
             ray.kill(actor)
         self._all.clear()
+
+    def check_room(self) -> None:
+        """Say when actors have no room, since a node was lost or other work took it; for every turn of a loop.
+
+        Raises:
+            ClusterError: that has lasted for ``cluster.wait_for_resources_seconds``.
+        """
+        self._watch.check()
 
     def pool(self, kind: Kind, loop: Loop) -> ActorPool:
         """A pool over all actors of a kind."""

@@ -7,7 +7,8 @@ from pipelines.cluster.joining import RayHandle, cluster_resources, join_ray
 from pipelines.cluster.placement import ActorPlan, RolePlan, plan_actors
 from pipelines.cluster.settings import ClusterSettings
 from pipelines.cluster.shared_storage import check_kept_storage, check_shared_storage
-from pipelines.cluster.waiting import CapacityWatch, wait_for_resources
+from pipelines.cluster.waiting import wait_for_resources
+from pipelines.cluster.watching import CapacityWatch
 
 __all__ = [
     "ActorPlan",

@@ -23,7 +23,7 @@ def wait_for_resources(
     poll_seconds: float = 1.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> None:
+) -> bool:
     """Return once every bundle has room; an autoscaler, if there is one, is asked for the bundles.
 
     Args:
@@ -34,6 +34,9 @@ def wait_for_resources(
         request: tells the autoscaler what is wanted, and with no bundles that nothing more is.
         poll_seconds, clock, sleep: time, for tests.
 
+    Returns:
+        Whether there was anything to wait for.
+
     Raises:
         ClusterError: the time is up; the message says what is missing.
     """
@@ -41,15 +44,15 @@ def wait_for_resources(
     start = clock()
     missing = unplaced(bundles, read())
     if not missing:
-        return
+        return False
     request(bundles)
     try:
         said, said_at = "", -REPEAT_SECONDS
-        while missing:
+        while True:
             resources = read()
             missing = unplaced(bundles, resources)
             if not missing:
-                return
+                return True
             sentence = shortage(missing, resources)
             now = clock() - start
             if now >= timeout:
@@ -63,75 +66,6 @@ def wait_for_resources(
             sleep(min(poll_seconds, max(timeout - now, 0.01)))
     finally:
         request(())
-
-
-class CapacityWatch:
-    """Notices that a lost node has left too little room for actors that are started already.
-
-    Ray starts lost actors again as soon as there is room, and until then their work waits without a word.
-    Call :meth:`check` now and then, for instance on every turn of a loop; it looks every few seconds.
-
-    Args:
-        bundles: what all actors need, ``ActorPlan.bundles()``.
-        timeout: seconds that a shortage may last.
-        notify: told what is missing, when that changes, and when there is room again.
-        read, request, clock: as for :func:`wait_for_resources`.
-        every: seconds between looks.
-    """
-
-    def __init__(
-        self,
-        bundles: Sequence[Bundle],
-        *,
-        timeout: float,
-        notify: Notify,
-        read: Callable[[], ClusterResources] = cluster_resources,
-        request: Callable[[Sequence[Bundle]], None] | None = None,
-        every: float = 10.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._bundles = tuple(bundles)
-        self._timeout = timeout
-        self._notify = notify
-        self._read = read
-        self._request = request_from_autoscaler if request is None else request
-        self._every = every
-        self._clock = clock
-        self._looked = clock()
-        self._since: float | None = None
-        self._said = ""
-
-    def check(self) -> None:
-        """Look, if it is time to.
-
-        Raises:
-            ClusterError: the shortage has lasted longer than ``timeout``.
-        """
-        now = self._clock()
-        if not self._bundles or now - self._looked < self._every:
-            return
-        self._looked = now
-        resources = self._read().when_idle()
-        missing = unplaced(self._bundles, resources)
-        if not missing:
-            if self._since is not None:
-                self._since, self._said = None, ""
-                self._request(())
-                self._notify("there is room for all actors again")
-            return
-        sentence = shortage(missing, resources)
-        if self._since is None:
-            self._since = now
-            self._request(self._bundles)
-        elif now - self._since >= self._timeout:
-            self._request(())
-            raise ClusterError(
-                f"a node was lost, and {now - self._since:.0f} s later there is still no room for "
-                f"{sentence}; what was committed is safe, and the same command continues"
-            )
-        if sentence != self._said:
-            self._notify(f"a node was lost; waiting for {sentence}")
-            self._said = sentence
 
 
 def shortage(missing: Sequence[Bundle], resources: ClusterResources) -> str:

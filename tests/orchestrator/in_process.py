@@ -93,6 +93,7 @@ class LocalFleet:
     def __init__(self, prepared: Prepared, *, evaluators: int = 1) -> None:
         self.spec = spec = _fleet_spec(prepared)
         self._pools: dict[str, ActorPool] = {}
+        self._registry: RegistryImpl | None = None
         self.shards = [
             Actor(
                 DataShardImpl(
@@ -129,6 +130,9 @@ class LocalFleet:
             threads=1,
         )
 
+    def check_room(self) -> None:
+        """Plain objects need none."""
+
     def pool(self, kind: str, loop: Loop) -> ActorPool:
         return self._pools.setdefault(kind, ActorPool(loop, getattr(self, kind)))
 
@@ -146,7 +150,8 @@ class LocalFleet:
 
     def close(self) -> None:
         """Let go of the bank's lock, as the end of the registry's process does."""
-        self._registry.close()
+        if self._registry is not None:
+            self._registry.close()
 
 
 class Events:

@@ -16,7 +16,7 @@ from tests.helpers import features_experiment, write_features
 from tests.orchestrator import in_process
 from tests.orchestrator.in_process import Events, InProcess
 from tests.workers.storage.bank_cases import quick_disk  # noqa: F401
-from workers.errors import StorageError
+from workers.errors import ClusterError, StorageError
 from workers.registry import RegistryImpl
 from workers.storage.bank import Bank
 from workers.storage.filesystem import Storage
@@ -252,3 +252,26 @@ def test_without_validation_samples_a_version_is_scored_and_not_tagged(
         for number in (1, 2, 3)
     ]
     assert "production" not in bank(tmp_path).refs()
+
+
+# -- room --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("look", [1, 10])
+def test_actors_that_have_no_room_end_the_run_whatever_it_waits_for(
+    tmp_path: Path, run: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch, look: int
+) -> None:
+    looks = 0
+
+    def check_room(self: in_process.LocalFleet) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == look:
+            raise ClusterError("there is still no room for 1 CPU")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(in_process.LocalFleet, "check_room", check_room)
+        with pytest.raises(ClusterError, match="no room for 1 CPU"):
+            run(tmp_path)
+    assert looks == look
+    assert run(tmp_path).outcome.version == 3

@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from pipelines.cluster import (
     Bundle,
-    CapacityWatch,
     ClusterResources,
     ClusterSettings,
     NodeResources,
@@ -390,49 +389,3 @@ def test_workers_that_learn_together_fit_any_laptop() -> None:
     assert plan.learners.num_cpus == 0.5
     assert unplaced(plan.bundles(), laptop(2)) == ()
     assert plan_actors(ClusterSettings(), laptop(2)).learners is None
-
-
-def watched(
-    states: list[ClusterResources], *, timeout: float
-) -> tuple[list[str], list[int], ClusterError | None]:
-    """Look at each state, 10 seconds apart: what was said, how much was asked for, how it ended."""
-    said: list[str] = []
-    asked: list[int] = []
-    clock = Clock()
-    watch = CapacityWatch(
-        [Bundle(1), Bundle(1)],
-        timeout=timeout,
-        notify=said.append,
-        read=lambda: states.pop(0),
-        request=lambda wanted: asked.append(len(wanted)),
-        clock=clock,
-    )
-    try:
-        while states:
-            clock.now += 5
-            watch.check()
-    except ClusterError as error:
-        return said, asked, error
-    return said, asked, None
-
-
-def test_busy_actors_are_no_shortage() -> None:
-    busy = cluster(node("a", 2, free_cpus=0))
-    assert watched([busy] * 3, timeout=30) == ([], [], None)
-
-
-def test_a_lost_node_is_said_once_and_its_replacement_too() -> None:
-    small, large = cluster(node("a", 1)), cluster(node("a", 1), node("b", 1))
-    said, asked, error = watched([large, small, small, small, large], timeout=60)
-    assert said == [
-        "a node was lost; waiting for 1 CPU: the cluster has 1",
-        "there is room for all actors again",
-    ]
-    assert asked == [2, 0]
-    assert error is None
-
-
-def test_a_node_that_is_not_replaced_ends_the_run_in_one_sentence() -> None:
-    _, asked, error = watched([cluster(node("a", 1))] * 9, timeout=30)
-    assert "30 s later there is still no room for 1 CPU" in str(error)
-    assert asked[-1] == 0
