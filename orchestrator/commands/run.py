@@ -10,11 +10,12 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import results
+from orchestrator.claim import claimed
 from orchestrator.experiment_files import load_experiment
 from orchestrator.preparation import Prepared, check_backbone, prepare
 from orchestrator.run_folder import fetch_run, publish_run
 from orchestrator.tracking import CompositeTracker, RunFinished, RunStarted, build_trackers
-from workers.errors import LucaError
+from workers.errors import LucaError, one_line
 from workers.storage.atomic import write_atomic
 from workers.storage.filesystem import Storage
 
@@ -77,6 +78,14 @@ def run_experiment(experiment: Experiment, *, console: bool = True) -> dict[str,
     """
     started = time.perf_counter()
     prepared = prepare(experiment)
+    with claimed(prepared.bank, prepared.experiment.run_id, writes=not all_is_scored(prepared)):
+        if prepared.bank.latest() != (prepared.head.version if prepared.head else None):
+            prepared = prepare(experiment)  # somebody was learning into it until now
+        return _run(prepared, started, console=console)
+
+
+def _run(prepared: Prepared, started: float, *, console: bool) -> dict[str, Any]:
+    """A run whose bank nobody else is learning into."""
     experiment, run_dir = prepared.experiment, prepared.run_dir
     fetch_run(experiment.run_id, prepared.storage, run_dir)
     with build_trackers(experiment.tracking, run_dir, console=console) as tracker:
@@ -97,15 +106,17 @@ def run_experiment(experiment: Experiment, *, console: bool = True) -> dict[str,
             tracker.notify(warning, "warning")
         try:
             summary = _learn_and_score(prepared, tracker, started)
-        except LucaError as error:
-            tracker.notify(str(error), "warning")
-            tracker.handle(RunFinished("failed", time.perf_counter() - started))
-            raise
         except KeyboardInterrupt:
             tracker.handle(RunFinished("stopped", time.perf_counter() - started))
             raise
-        except Exception:
-            tracker.handle(RunFinished("failed", time.perf_counter() - started))
+        except Exception as error:
+            # The console leaves the sentence to the caller, who has it from the exception.
+            kind = "" if isinstance(error, LucaError) else f"{type(error).__name__}: "
+            tracker.handle(
+                RunFinished(
+                    "failed", time.perf_counter() - started, error=one_line(f"{kind}{error}")
+                )
+            )
             raise
         tracker.handle(RunFinished("finished", time.perf_counter() - started, summary))
     publish_run(experiment.run_id, prepared.storage, run_dir)
@@ -135,6 +146,20 @@ def _learn_and_score(
     return _finish(prepared, outcome, {**seconds, **outcome.seconds}, started)
 
 
+def all_is_scored(prepared: Prepared) -> bool:
+    """Whether the bank holds every task of the stream, and the run's folder the predictions of every version."""
+    tasks = len(prepared.tasks)
+    if prepared.head is None or prepared.learned < tasks or prepared.experiment.gate.active:
+        return False
+    return all(
+        results.has_chunk(
+            prepared.run_dir, count - 1, prepared.predictions_key(count - 1, version.digest)
+        )
+        for count, version in prepared.versions.items()
+        if count <= tasks
+    )
+
+
 def finished_outcome(prepared: Prepared) -> Outcome | None:
     """The outcome of a run that has nothing left to do, or None.
 
@@ -145,15 +170,9 @@ def finished_outcome(prepared: Prepared) -> Outcome | None:
     """
     from orchestrator.driver import Outcome
 
-    head, tasks = prepared.head, len(prepared.tasks)
-    if head is None or prepared.learned < tasks or prepared.experiment.gate.active:
+    head = prepared.head
+    if head is None or not all_is_scored(prepared):
         return None
-    for count in range(1, tasks + 1):
-        version = prepared.versions.get(count)
-        if version is not None and not results.has_chunk(
-            prepared.run_dir, count - 1, prepared.predictions_key(count - 1, version.digest)
-        ):
-            return None
     if prepared.stream.reader.kind == "images":
         from workers.modeling.backbone import Backbone
 

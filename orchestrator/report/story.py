@@ -92,6 +92,8 @@ class Story:
             self.warn(event.message)
         elif isinstance(event, RunFinished):
             self.finish = event
+            if event.error:
+                self.warn(event.error)
 
     def _begin(self, event: RunStarted) -> None:
         """Times, cache hits and warnings are those of the last time that the run was started."""

@@ -142,11 +142,12 @@ class Notice(Event):
 
 @dataclass(frozen=True)
 class RunFinished(Event):
-    """The run is over.  ``summary`` is what ``summary.json`` holds."""
+    """The run is over.  ``summary`` is what ``summary.json`` holds; ``error`` is why a run failed, in one sentence."""
 
     status: Literal["finished", "failed", "stopped"]
     seconds: float
     summary: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
 
 
 EVENTS: dict[str, type[Event]] = {

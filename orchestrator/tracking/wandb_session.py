@@ -112,6 +112,7 @@ class WandbSession:
         self._exit_code = 0 if event.status == "finished" else 1
         self._run.summary["status"] = event.status
         self._run.summary["seconds"] = event.seconds
+        self._run.summary["error"] = event.error  # "" over that of an earlier attempt
         for key in ("version", "digest", "tasks_learned", "backbone_images"):
             if key in event.summary:
                 self._run.summary[key] = event.summary[key]

@@ -47,7 +47,7 @@ EXAMPLES: list[Event] = [
     VersionCommitted(0, "b", 1, "f" * 64, 0.01),
     TaskEvaluated(0, 1, {"lda": {"accuracy": 0.75}}, 0.3),
     Notice("warning", "a\nb"),
-    RunFinished("finished", 63.0, {"version": 1}),
+    RunFinished("failed", 63.0, {"version": 1}, "no module was learned"),
 ]
 
 

@@ -223,9 +223,10 @@ def test_a_resumed_run_continues_the_same_wandb_run(tmp_path):
 
 
 def test_a_run_that_failed_is_marked_as_failed(tmp_path):
-    mirror(tmp_path, [start(), RunFinished("failed", 1.0)])
+    mirror(tmp_path, [start(), RunFinished("failed", 1.0, error="the disk is full")])
     found = records(tmp_path)
     assert summary(found)["status"] == "failed"
+    assert summary(found)["error"] == "the disk is full"
     assert [record["exit"]["exit_code"] for record in found if record["type"] == "exit"] == [1]
 
 

@@ -90,6 +90,11 @@ class Bank:
         """Where writers claim the bank."""
         return f"{self.directory}/lock"
 
+    @property
+    def run_lock_directory(self) -> str:
+        """Where the drivers of runs claim it: one that learns into a bank does so long before it writes."""
+        return f"{self.lock_directory}/run"
+
     def manifest_path(self, version: int) -> str:
         """Where a version's manifest lies."""
         return f"{self.directory}/versions/{version_file(version)}"
