@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.experiment import Experiment
 from orchestrator.run_folder import run_folder
+from pipelines.cluster import check_job_storage
 from pipelines.features import FeaturePlan
 from pipelines.stream import Stream, Task, TaskDefinition, build_stream
 from pipelines.unlearned import difference, refuse_unlearned, task_ids
@@ -88,11 +89,13 @@ def prepare(experiment: Experiment) -> Prepared:
     """List the samples, cut the stream, open storage and bank, and see what is learned already.
 
     Raises:
+        ClusterError: this is a Ray job, and the storage would be lost with it.
         StorageError: the storage cannot be written.
         DataError: the samples do not make the stream.
         SettingsError: augmented views are asked of ready features.
         BankError: the bank holds other tasks, or the same learned otherwise.
     """
+    check_job_storage(experiment.storage)
     storage = Storage.open(experiment.storage)
     storage.check_writable()
     experiment = _with_absolute_paths(experiment, storage)
@@ -225,7 +228,8 @@ def _with_absolute_paths(experiment: Experiment, storage: Storage) -> Experiment
     if weights is not None and os.path.isfile(weights):
         weights = str(Path(weights).resolve())
     backbone = experiment.backbone.model_copy(update={"weights": weights})
-    return experiment.model_copy(update={"backbone": backbone, "storage": storage.uri})
+    where = str(storage.local_path()) if storage.is_local else storage.uri
+    return experiment.model_copy(update={"backbone": backbone, "storage": where})
 
 
 def _versions(bank: Bank, head: BankVersion) -> dict[int, BankVersion]:

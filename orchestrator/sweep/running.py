@@ -22,6 +22,7 @@ from orchestrator.sweep.results import SweepResult, importances
 from orchestrator.sweep.story import ending_line
 from orchestrator.sweep.wandb_group import WandbGroup
 from orchestrator.tracking import StageProgress, build_trackers
+from pipelines.cluster import check_job_storage
 from pipelines.search.conductor import Conductor
 from pipelines.search.data import SweepPlan
 from pipelines.search.features import (
@@ -63,6 +64,7 @@ def run_sweep(sweep: Sweep, *, console: bool = True) -> Outcome:
     Raises:
         LucaError: one clear sentence; trials that ended are kept.
     """
+    check_job_storage(sweep.experiment.storage)
     storage = Storage.open(sweep.experiment.storage)
     storage.check_writable()
     streams = sweep.streams()
@@ -174,7 +176,7 @@ class _Running:
         ready = cached_features(self._source, self._known_key())
         images = 0
         with join_ray(e.cluster, notify=self._tracker.notify) as ray:
-            check_shared_storage(e.storage)
+            check_shared_storage(self._uri)
             for attempt in range(_MENDINGS):
                 if ready is None:
                     ready = self._extract(ray, verify=attempt > 0)

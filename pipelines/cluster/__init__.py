@@ -6,7 +6,11 @@ from pipelines.cluster.capacity import Bundle, ClusterResources, NodeResources, 
 from pipelines.cluster.joining import RayHandle, cluster_resources, join_ray
 from pipelines.cluster.placement import ActorPlan, RolePlan, plan_actors
 from pipelines.cluster.settings import ClusterSettings
-from pipelines.cluster.shared_storage import check_kept_storage, check_shared_storage
+from pipelines.cluster.shared_storage import (
+    check_job_storage,
+    check_kept_storage,
+    check_shared_storage,
+)
 from pipelines.cluster.waiting import wait_for_resources
 from pipelines.cluster.watching import CapacityWatch
 
@@ -19,6 +23,7 @@ __all__ = [
     "NodeResources",
     "RayHandle",
     "RolePlan",
+    "check_job_storage",
     "check_kept_storage",
     "check_shared_storage",
     "cluster_resources",

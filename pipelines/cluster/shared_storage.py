@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pipelines.cluster.joining import JOB_CONFIG_VARIABLE
@@ -16,19 +18,40 @@ from workers.errors import ClusterError, StorageError
 
 PROBE_SECONDS = 60.0
 
+UNPACKED = "runtime_resources"
+"""The folder of a Ray session into which working directories of jobs are unpacked."""
+
 
 def check_kept_storage(storage_uri: str) -> None:
     """Refuse storage that a job would keep in its unpacked working directory and lose with it.
 
     Raises:
-        ClusterError: the storage is a relative path.
+        ClusterError: the storage is a relative path, or lies where Ray unpacks what travels with jobs.
     """
-    if "://" in storage_uri or storage_uri.startswith(("/", "~")):
+    path = storage_uri.removeprefix("file://")
+    if "://" in path or path.startswith("~"):
+        return
+    if not path.startswith("/"):
+        found = f"{storage_uri!r}, a relative path, which a job would keep in its temporary working directory"
+    elif UNPACKED in Path(os.path.realpath(path)).parts:
+        found = (
+            f"{storage_uri}, which a job would keep in the temporary folder it was unpacked into"
+        )
+    else:
         return
     raise ClusterError(
-        f"storage is {storage_uri!r}, a relative path, which a job would keep in its temporary working "
-        "directory and lose: use -o storage=/shared/luca (on every node) or -o storage=s3://bucket/prefix"
+        f"storage is {found} and lose: use -o storage=/shared/luca (on every node) or -o storage=s3://bucket/prefix"
     )
+
+
+def check_job_storage(storage_uri: str, environment: Mapping[str, str] | None = None) -> None:
+    """:func:`check_kept_storage` where this process is a Ray job's; elsewhere any storage is kept.
+
+    Raises:
+        ClusterError: the storage would be lost with the job.
+    """
+    if JOB_CONFIG_VARIABLE in (os.environ if environment is None else environment):
+        check_kept_storage(storage_uri)
 
 
 def read_token(storage_uri: str, name: str) -> str | None:
@@ -54,14 +77,11 @@ def check_shared_storage(storage_uri: str, *, timeout: float = PROBE_SECONDS) ->
         The number of nodes that see the storage.
 
     Raises:
-        ClusterError: a node does not see it, and the message names the node; or this is a job and the
-            storage is a relative path.
+        ClusterError: a node does not see it, and the message names the node.
         StorageError: the driver itself cannot write there.
     """
     import ray
 
-    if JOB_CONFIG_VARIABLE in os.environ:
-        check_kept_storage(storage_uri)
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) < 2:
         return len(nodes)
