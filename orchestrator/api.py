@@ -15,24 +15,15 @@ which is refused when its fingerprint is another than the bank recorded.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from orchestrator.yaml_text import parse_yaml
-from workers.errors import LucaError, SettingsError
 from workers.storage.bank import LATEST, Bank, BankVersion
 from workers.storage.filesystem import Storage
 
 if TYPE_CHECKING:
-    from orchestrator.experiment import Experiment
     from pipelines.prediction import Model
-    from workers.storage.bank_manifest import Manifest
-
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
-_BEFORE = 32
-"""How many versions back the experiment of a version is looked for."""
+    from workers.modeling.evaluation_settings import EvaluationSettings
 
 
 def open_bank(storage: str | os.PathLike[str], name: str) -> OpenBank:
@@ -79,12 +70,11 @@ class OpenBank:
     ) -> Model:
         """A version, ready to predict.
 
-        How router and modules are combined is taken from the run that made the version, where its folder is still there
-        (``runs/<run>/experiment.yaml``); else from the defaults.
+        Which router, and how it is combined with the modules, is what the run that made the version noted in it.
 
         Args:
             ref: a tag, a version's number, or "latest".
-            router: None takes the first router of that run.
+            router: None takes the first router of that run that needs neither the true task nor an order.
             backbone: another name of the recorded backbone.
             weights: the backbone's weights file, where it is neither embedded nor published nor the run's own.
             device: of the backbone: "cpu", "cuda", or "auto".
@@ -95,20 +85,17 @@ class OpenBank:
             CorruptionError: the version is damaged; the message names the file.
         """
         from pipelines.prediction import Model
-        from workers.modeling.evaluation_settings import EvaluationSettings
 
         version = self.bank.load(ref)
-        made_by = recorded_experiment(version)
-        evaluation = made_by.evaluation if made_by is not None else EvaluationSettings()
-        same = backbone is None and made_by is not None
+        noted = noted_defaults(version)
         return Model(
             version,
-            router=router or headline_router(evaluation.routers),
-            settings=evaluation,
+            router=router or headline_router(noted.evaluation.routers),
+            settings=noted.evaluation,
             backbone=backbone,
-            weights=weights or (made_by.backbone.weights if same and made_by else None),
+            weights=weights or (noted.weights if backbone is None else None),
             device=device,
-            max_pixels=made_by.features.max_pixels if made_by is not None else None,
+            max_pixels=noted.max_pixels,
         )
 
 
@@ -120,51 +107,35 @@ def headline_router(routers: tuple[str, ...]) -> str:
     return next(usable, "lda")
 
 
-def recorded_experiment(version: BankVersion) -> Experiment | None:
-    """The experiment of the run that made a version or the nearest one before it; None when its folder is gone."""
-    from orchestrator.experiment_files import parse_experiment
+@dataclass(frozen=True)
+class Defaults:
+    """What the run that made a version notes for those who predict with it.
 
-    bank, manifest = version.bank, version.manifest
-    for _ in range(_BEFORE):
-        data = _experiment_file(bank.storage, manifest.writer)
-        if data is not None:
-            try:
-                return parse_experiment(data, where=f"run {manifest.writer['run']}")
-            except LucaError:
-                return None  # of a release with other settings
-        before = _before(bank, manifest)
-        if before is None:
-            return None
-        bank, manifest = before
-    return None
+    Attributes:
+        evaluation: routers, and how they are combined with the modules.
+        weights: the backbone's weights file, where the run was given one.
+        max_pixels: the largest picture to decode; None when not noted.
+    """
+
+    evaluation: EvaluationSettings
+    weights: str | None = None
+    max_pixels: int | None = None
 
 
-def _before(bank: Bank, manifest: Manifest) -> tuple[Bank, Manifest] | None:
-    """The version that this one was forked or rolled back from, else its parent; None when it is not there."""
+def noted_defaults(version: BankVersion) -> Defaults:
+    """The defaults noted in a version; those of this program where nothing is noted, or by a release of other settings."""
+    from pydantic import ValidationError
+
+    from workers.modeling.evaluation_settings import EvaluationSettings
+
+    noted = version.defaults
     try:
-        if manifest.origin is not None:
-            origin = Bank.open(bank.storage, str(manifest.origin.get("bank")))
-            found = origin.read_manifest(int(manifest.origin.get("version", 0)))
-            return (origin, found) if found.digest == manifest.origin.get("digest") else None
-        return None if manifest.parent is None else (bank, bank.read_manifest(manifest.parent))
-    except (LucaError, TypeError, ValueError):
-        return None  # collected, or of another storage; only its experiment is of interest here
-
-
-def _experiment_file(storage: Storage, writer: dict[str, Any]) -> dict[str, Any] | None:
-    """``experiment.yaml`` of a run, in the storage or (remote storages) beside the working directory."""
-    run = writer.get("run")
-    if not isinstance(run, str) or not _RUN.fullmatch(run):
-        return None
-    path = f"{run}/experiment.yaml"
-    data = storage.read_if_exists(f"runs/{path}")
-    local = Path("luca-runs") / path
-    if data is None and not storage.is_local and local.is_file():
-        data = local.read_bytes()
-    if data is None:
-        return None
-    try:
-        parsed = parse_yaml(data)
-    except SettingsError:
-        return None
-    return parsed if isinstance(parsed, dict) else None
+        evaluation = EvaluationSettings.model_validate(noted.get("evaluation", {}))
+    except ValidationError:
+        evaluation = EvaluationSettings()
+    weights, max_pixels = noted.get("weights"), noted.get("max_pixels")
+    return Defaults(
+        evaluation,
+        weights if isinstance(weights, str) else None,
+        max_pixels if isinstance(max_pixels, int) else None,
+    )

@@ -114,6 +114,14 @@ class Experiment(Settings):
             },
         }
 
+    def prediction_defaults(self) -> dict[str, Any]:
+        """What a prediction with this run's modules starts from, as JSON; noted in the bank's versions."""
+        return {
+            "evaluation": self.evaluation.model_dump(mode="json"),
+            "weights": self.backbone.weights,
+            "max_pixels": self.features.max_pixels,
+        }
+
     @property
     def run_id(self) -> str:
         """The same experiment on the same bank continues the same run: a digest of what it measures."""

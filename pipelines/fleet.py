@@ -34,6 +34,8 @@ class FleetSpec:
     Attributes:
         storage: URI, the same on every node.
         tasks: number of tasks in the stream.
+        settings: what modules are learned with, as the bank keeps it.
+        defaults: what the bank notes for predictions.
         learns: whether anything is left to learn; without it no trainer starts.
     """
 
@@ -53,6 +55,7 @@ class FleetSpec:
     evaluation: EvaluationSettings
     cluster: ClusterSettings
     settings: Mapping[str, Any]
+    defaults: Mapping[str, Any]
     learns: bool = True
 
 
@@ -125,6 +128,7 @@ class Fleet:
                 spec.bank,
                 backbone=dict(backbone),
                 settings=dict(spec.settings),
+                defaults=dict(spec.defaults),
                 run=spec.run,
                 code=spec.code,
             )

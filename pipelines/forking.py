@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pipelines.unlearned import carried, unlearned
-from workers.errors import BankError, CorruptionError
+from workers.errors import BankError
 from workers.storage.bank_changes import Change, changes
 from workers.storage.bank_copy import fork_bank
 from workers.storage.bank_json import plain
@@ -33,7 +33,6 @@ _FIXED = {
 """Settings that a bank with tasks cannot change, and why."""
 
 _RANDOM_FEATURES = "statistics.random_features"
-_PARENTS = 1000
 
 
 def fork(
@@ -57,7 +56,6 @@ def fork(
         replace(source, tasks=tasks, manifest=manifest),
         name,
         settings=after,
-        run=run_behind(source),
         code=code,
     )
 
@@ -109,22 +107,6 @@ def settings_of(version: BankVersion, task: TaskRecord) -> dict[str, Any]:
             place = below
         place[leaf] = value
     return whole
-
-
-def run_behind(version: BankVersion) -> str:
-    """The run that made a version, or the nearest one before it: whose experiment says how to predict; "" if unknown."""
-    bank, manifest = version.bank, version.manifest
-    for _ in range(_PARENTS):
-        run = manifest.writer.get("run")
-        if isinstance(run, str) and run:
-            return run
-        if manifest.parent is None:
-            break
-        try:
-            manifest = bank.read_manifest(manifest.parent)
-        except CorruptionError:
-            break
-    return ""
 
 
 def _remembering(source: BankVersion, task: TaskRecord, after: Mapping[str, Any]) -> TaskRecord:

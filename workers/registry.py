@@ -31,6 +31,7 @@ class RegistryImpl:
         settings: what modules are learned with; a bank keeps to them.
         run: named as the owner to anyone who is refused.
         code: the program's version, noted in manifests.
+        defaults: settings that predictions with the new versions start from; None keeps what is noted.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class RegistryImpl:
         settings: Mapping[str, Any],
         run: str,
         code: str,
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self._backbone, self._settings = dict(backbone), dict(settings)
+        self._defaults = defaults
         self._bank = Bank.open_or_create(Storage.open(storage), bank)
         self._run, self._code = run, code
         self._writer: BankWriter | None = None
@@ -116,7 +119,7 @@ class RegistryImpl:
             wait = LEASE_SECONDS if elsewhere else OWNER_GONE_SECONDS
             writer = BankWriter(self._bank, run=self._run, code=self._code, wait=wait).open()
             try:
-                writer.begin(self._backbone, self._settings)
+                writer.begin(self._backbone, self._settings, defaults=self._defaults)
             except BankError:
                 writer.close()
                 raise

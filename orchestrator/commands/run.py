@@ -211,6 +211,7 @@ def _fleet_spec(prepared: Prepared) -> FleetSpec:
         evaluation=e.evaluation,
         cluster=e.cluster,
         settings=e.learning_identity(),
+        defaults=e.prediction_defaults(),
         learns=prepared.learned < len(prepared.tasks),
     )
 

@@ -145,6 +145,7 @@ class LocalFleet:
             settings=spec.settings,
             run=spec.run,
             code="test",
+            defaults=spec.defaults,
         )
         return Actor(self._registry)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,9 @@ def write_features(path: Path, labels: Sequence[int], *, seed: int = 1, width: i
     return path
 
 
-def picture_bank(storage: Path, *, name: str = "colours") -> BankVersion:
+def picture_bank(
+    storage: Path, *, name: str = "colours", defaults: Mapping[str, Any] | None = None
+) -> BankVersion:
     """Two tasks of two colours on features of demo_vit; version 1 is tagged "production"."""
     backbone = Backbone.load(BackboneSettings())
     decoder = PictureDecoder(backbone.transform, 10**7)
@@ -73,7 +75,7 @@ def picture_bank(storage: Path, *, name: str = "colours") -> BankVersion:
         ]
         for _, colours in TASKS
     ]
-    return _commit(storage, name, backbone.info(), features, TASKS)
+    return _commit(storage, name, backbone.info(), features, TASKS, defaults)
 
 
 def feature_bank(storage: Path, *, name: str = "vectors") -> BankVersion:
@@ -93,6 +95,7 @@ def _commit(
     backbone: dict[str, Any],
     features: list[list[Tensor]],
     tasks: Sequence[tuple[str, tuple[str, ...]]],
+    defaults: Mapping[str, Any] | None = None,
 ) -> BankVersion:
     settings = {
         "luca": LucaSettings(ratio=2).model_dump(mode="json"),
@@ -100,7 +103,7 @@ def _commit(
         "feature_dtype": "float32",
     }
     with BankWriter(Bank.open_or_create(Storage.open(storage), name), run="tests") as writer:
-        writer.begin(backbone, settings)
+        writer.begin(backbone, settings, defaults=defaults)
         for position, ((task, classes), found) in enumerate(zip(tasks, features, strict=True)):
             version = writer.commit(
                 TaskDraft(

@@ -23,6 +23,7 @@ from workers.loading import TensorLoader
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.predictor import Predictor
 from workers.storage.bank_copy import fork_bank
+from workers.storage.bank_writer import BankWriter
 
 
 def encoded(colour: str, number: int) -> bytes:
@@ -163,23 +164,28 @@ def test_unknown_banks_versions_and_routers_are_refused_with_what_there_is(
 
 
 def test_the_run_that_made_a_version_decides_how_it_predicts(tmp_path: Path) -> None:
-    picture_bank(tmp_path)
-    bank = orchestrator.open_bank(tmp_path, "colours")
-    assert bank.load().router == "lda"
     experiment = load_experiment(
         "demo", ["evaluation.routers=[oracle,batch_entropy,entropy]", "evaluation.combination=hard"]
     )
-    run = tmp_path / "runs" / "tests"
-    run.mkdir(parents=True)
-    (run / "experiment.yaml").write_text(experiment.to_yaml())
+    picture_bank(tmp_path, defaults=experiment.prediction_defaults())
+    bank = orchestrator.open_bank(tmp_path, "colours")
     model = bank.load()
     assert model.router == "entropy"
     assert model._predictor.combination == "hard"
     assert bank.load(router="lda").router == "lda"
     fork_bank(bank.bank.load(), "forked")
     assert orchestrator.open_bank(tmp_path, "forked").load().router == "entropy"
-    (run / "experiment.yaml").write_text("seed: [")
-    assert bank.load().router == "lda"
+    with BankWriter(bank.bank) as writer:
+        rolled_back = writer.rollback(1)
+    assert bank.load(rolled_back.version).router == "entropy"
+
+
+@pytest.mark.parametrize("noted", [{}, {"evaluation": {"routers": ["of another release"]}}])
+def test_a_version_that_notes_no_usable_defaults_is_predicted_with_those_of_the_program(
+    tmp_path: Path, noted: dict[str, object]
+) -> None:
+    picture_bank(tmp_path, defaults=noted)
+    assert orchestrator.open_bank(tmp_path, "colours").load().router == "lda"
 
 
 def test_a_folder_of_pictures_streams_in_small_batches(bank_storage: Path, tmp_path: Path) -> None:

@@ -199,7 +199,8 @@ class Manifest:
     """One version.  ``backbone``, ``settings``, ``pages`` and ``shared`` are content; the rest tells its story.
 
     ``operation`` is a phrase such as "commit task-003"; ``origin`` names the version this one was made from when
-    that is not its parent (rollback, fork, import); ``counts`` has tasks, classes and object bytes, for listings.
+    that is not its parent (rollback, fork, import); ``counts`` has tasks, classes and object bytes, for listings;
+    ``defaults`` are settings that who predicts with this version starts from.
     """
 
     version: int
@@ -211,6 +212,7 @@ class Manifest:
     pages: tuple[PageRef, ...]
     shared: dict[str, ObjectRef]
     counts: JsonObject
+    defaults: JsonObject
     metrics: JsonObject
     operation: str
     origin: JsonObject | None
@@ -232,6 +234,7 @@ class Manifest:
             "pages": [page.to_json() for page in self.pages],
             "shared": {kind: ref.to_json() for kind, ref in self.shared.items()},
             "counts": self.counts,
+            "defaults": self.defaults,
             "metrics": self.metrics,
             "operation": self.operation,
             "origin": self.origin,
@@ -264,6 +267,7 @@ class Manifest:
             pages=tuple(PageRef.from_json(page, where) for page in fields.take("pages", list)),
             shared=_object_refs(fields.take("shared", dict), where),
             counts=_counts(fields.take("counts", dict), where),
+            defaults=fields.take("defaults", dict),
             metrics=fields.take("metrics", dict),
             operation=fields.take("operation", str),
             origin=fields.take_optional("origin", dict),

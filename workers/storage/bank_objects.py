@@ -74,6 +74,7 @@ class ObjectStore:
 
     def sync(self) -> None:
         """Makes names that were taken durable."""
+        self.storage.make_directory(self.directory)  # a version without tasks brings no object
         self.storage.sync_directory(self.directory)
 
     def write(self, data: bytes) -> str:

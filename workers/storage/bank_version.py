@@ -49,6 +49,11 @@ class BankVersion:
         return self.manifest.settings
 
     @property
+    def defaults(self) -> JsonObject:
+        """Settings that a prediction starts from, as given to the writer.  Not part of the digest."""
+        return self.manifest.defaults
+
+    @property
     def metrics(self) -> JsonObject:
         """Metrics given with the commit or annotated since."""
         return self.manifest.metrics

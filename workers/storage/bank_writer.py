@@ -67,6 +67,7 @@ class BankWriter:
         self._known: set[str] = set()
         self._classes: set[str] = set()
         self._begun: tuple[JsonObject, JsonObject] | None = None
+        self._defaults: JsonObject | None = None
 
     # -- holding the lock ------------------------------------------------------------------------------------
 
@@ -107,8 +108,17 @@ class BankWriter:
             self._set_head(None if number is None else self.bank.load(number))
         return self._head
 
-    def begin(self, backbone: Mapping[str, Any], settings: Mapping[str, Any]) -> BankVersion | None:
+    def begin(
+        self,
+        backbone: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        *,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> BankVersion | None:
         """Says what the coming commits are made with; returns the newest version, None for a new bank.
+
+        ``defaults`` are noted in the coming versions for those who predict with them; None keeps what the version
+        before them says.
 
         Raises:
             BankError: the bank was made with another backbone or other settings; the differences are listed.
@@ -124,6 +134,7 @@ class BankWriter:
                     "another bank, or fork this one with new settings"
                 )
         self._begun = begun
+        self._defaults = None if defaults is None else plain("defaults", defaults)
         return head
 
     def commit(
@@ -145,6 +156,9 @@ class BankWriter:
         """
         head = self.head()
         backbone, settings = self._made_with(head)
+        defaults = self._defaults
+        if defaults is None:
+            defaults = {} if head is None else head.defaults
         record, encoded = prepare(draft)
         if head is not None and (existing := head.find(record.id)) is not None:
             self._refuse_difference(existing, record)
@@ -157,6 +171,7 @@ class BankWriter:
             shared=shared_refs,
             backbone=backbone,
             settings=settings,
+            defaults=defaults,
             metrics=new_metrics,
             operation=f"commit {record.id}",
         )
@@ -174,6 +189,7 @@ class BankWriter:
             shared=old.manifest.shared,
             backbone=old.backbone,
             settings=old.settings,
+            defaults=old.defaults,
             metrics=old.metrics,
             operation=f"rollback to version {old.version}",
             origin=describe_version(old),
@@ -246,6 +262,7 @@ class BankWriter:
         shared: Mapping[str, ObjectRef],
         backbone: JsonObject,
         settings: JsonObject,
+        defaults: JsonObject,
         metrics: JsonObject,
         operation: str,
         origin: JsonObject,
@@ -262,6 +279,7 @@ class BankWriter:
             shared=dict(shared),
             backbone=backbone,
             settings=settings,
+            defaults=defaults,
             metrics=metrics,
             operation=operation,
             origin=origin,
@@ -327,6 +345,7 @@ class BankWriter:
             shared=shared_refs,
             backbone=head.backbone,
             settings=head.settings,
+            defaults=head.defaults,
             metrics={},
             operation=operation,
         )
@@ -338,6 +357,7 @@ class BankWriter:
         shared: dict[str, ObjectRef],
         backbone: JsonObject,
         settings: JsonObject,
+        defaults: JsonObject,
         metrics: JsonObject,
         operation: str,
         origin: JsonObject | None = None,
@@ -356,6 +376,7 @@ class BankWriter:
             pages=pages,
             shared=shared,
             counts=self._count(head, tasks, shared),
+            defaults=defaults,
             metrics=metrics,
             operation=operation,
             origin=origin,

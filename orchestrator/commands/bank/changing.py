@@ -50,11 +50,10 @@ def untag_command(storage: str, name: str, tag: str, *, as_json: bool) -> None:
 
 def rollback_command(storage: str, name: str, ref: str, *, as_json: bool) -> None:
     """Make a new version with an old one's content."""
-    from pipelines.forking import run_behind
 
     bank = open_bank(storage, name)
     old = bank.load(ref)
-    with BankWriter(bank, run=run_behind(old), code=program()) as writer:
+    with BankWriter(bank, code=program()) as writer:
         before = bank.latest()
         version = writer.rollback(old.version)
     text = f"bank {bank.name}: version {version.version} has the content of version {old.version}"
@@ -114,12 +113,10 @@ def unlearn_command(
     """Make a new version without a task or a class."""
     if (task is None) == (label is None):
         raise SettingsError("say what to unlearn: either --task ID_OR_NAME or --class NAME")
-    from pipelines.forking import run_behind
     from pipelines.unlearning import unlearn_class, unlearn_task
 
     bank = open_bank(storage, name)
-    head = bank.load()
-    with BankWriter(bank, run=run_behind(head), code=program()) as writer:
+    with BankWriter(bank, code=program()) as writer:
         if task is not None:
             version, outcome = unlearn_task(writer, task, approximate=approximate)
         else:

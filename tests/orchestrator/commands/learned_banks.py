@@ -64,6 +64,7 @@ def learn(experiment: Experiment) -> Bank:
         settings=experiment.learning_identity(),
         run=experiment.run_id,
         code="test",
+        defaults=experiment.prediction_defaults(),
     )
     registry.open()
     cache = FeatureCache(prepared.storage)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from orchestrator.preparation import check_settings
-from pipelines.forking import learned_with, run_behind, settings_of
+from pipelines.forking import learned_with, settings_of
 from tests.helpers import features_experiment
 from tests.orchestrator.commands.conftest import Luca
 from tests.orchestrator.commands.learned_banks import (
@@ -44,7 +44,7 @@ def test_a_fork_has_the_content_and_a_history_of_its_own(
     assert (made.version, made.parent) == (1, None)
     assert made.digest == tiny.load(2).digest
     assert made.manifest.origin == {"bank": "tiny", "version": 2, "digest": made.digest}
-    assert run_behind(made) == run_behind(tiny.load(2)) != ""
+    assert made.defaults == tiny.load(2).defaults != {}
 
 
 def test_other_settings_are_refused_without_a_fork_and_go_on_in_one(

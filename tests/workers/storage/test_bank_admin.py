@@ -331,6 +331,16 @@ def test_a_fork_shares_disk_space_and_survives_its_source(storage: Storage) -> N
     assert Bank.open(storage, "fork").load().arrays("task-1", "module")
 
 
+def test_a_version_without_tasks_is_forked_and_goes_on(storage: Storage) -> None:
+    bank = fill(storage, tasks=1)
+    with BankWriter(bank) as writer:
+        emptied = writer.unlearn_task("task-0")
+    fork = fork_bank(emptied, "anew")
+    assert (fork.tasks, fork.digest) == ((), emptied.digest)
+    with BankWriter(fork.bank) as writer:
+        assert len(writer.commit(draft(0)).tasks) == 1
+
+
 def test_a_fork_goes_on_with_other_settings(storage: Storage) -> None:
     bank = fill(storage, tasks=1)
     other = {**SETTINGS, "learning": {"epochs": 5}}
