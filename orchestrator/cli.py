@@ -125,16 +125,22 @@ def manifests(
     experiment: ExperimentArgument,
     output: Annotated[str, typer.Argument(help="Folder for the files.")],
     settings: Annotated[
-        str, typer.Option(help="Image, node groups, storage, secrets (YAML).")
-    ] = "infra/kuberay/settings.yaml",
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Image, node groups, storage, secrets (YAML); left out, or keys left out: the defaults.",
+        ),
+    ] = None,
     override: OverrideOption = None,
 ) -> None:
     """Write KubeRay manifests for an experiment: RayJob, RayCluster, storage, Kueue overlay."""
     from orchestrator.experiment_files import load_experiment
-    from orchestrator.manifests import load_manifest_settings, write_manifests
+    from orchestrator.manifests import ManifestSettings, load_manifest_settings, write_manifests
 
     loaded = load_experiment(experiment, override or [])
-    for path in write_manifests(loaded, load_manifest_settings(settings), output, source=settings):
+    found = ManifestSettings() if settings is None else load_manifest_settings(settings)
+    source = settings or "the default settings"
+    for path in write_manifests(loaded, found, output, source=source):
         typer.echo(str(path))
 
 
