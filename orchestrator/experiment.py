@@ -11,10 +11,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
 from orchestrator.tracking import TrackingSettings
+from orchestrator.yaml_text import write_yaml
 from pipelines.cluster import ClusterSettings
 from pipelines.search import SearchSettings
 from pipelines.stream import StreamSettings
@@ -133,7 +133,7 @@ class Experiment(Settings):
 
     def to_yaml(self) -> str:
         """The experiment written out whole, ready to be run again."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        return write_yaml(self.model_dump(mode="json"))
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import re
 import reprlib
@@ -12,10 +13,28 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from orchestrator.yaml_text import parse_yaml
+from workers.errors import SettingsError
+
 _MEMBER = re.compile(
     r"(constrained-|function-|literal\[|list\[|tuple\[|dict\[).*|int|float|str|bool|none"
 )
 """How pydantic calls a member of a union in a location; the key before it is what the user wrote."""
+
+_WANTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a mapping of settings",
+    "model_type": "a mapping of settings",
+    "model_attributes_type": "a mapping of settings",
+}
+"""Pydantic's complaints about a type, in the words of YAML rather than of Python."""
+
+_SHOULD_BE = "Input should be "
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 120
@@ -34,10 +53,6 @@ def explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
         siblings = sorted(set(_fields_at(problem["loc"][:-1], model)))
         everywhere = sorted(set(_all_paths(model)))
         return f"{where}: unknown key {path!r}{_suggest(path, loc[-1], siblings, everywhere)}{more}"
-    message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        message = "input should be a mapping of settings"
-    message = message[:1].lower() + message[1:] if message[:2].istitle() else message
     if problem["type"] == "missing":
         return f"{where}: {path!r} is missing and has no default{more}"
     if problem["type"] in ("union_tag_invalid", "union_tag_not_found"):
@@ -51,16 +66,65 @@ def explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
         near = difflib.get_close_matches(str(found), [k.strip(" '") for k in known.split(",")], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"{where}: {path}.{key} is {found!r}; known are {known}{hint}{more}"
-    found_text = (
-        "" if isinstance(problem["input"], Mapping) else f", found {_SHORT.repr(problem['input'])}"
-    )
-    return f"{where}: {path or 'the experiment'}: {message}{found_text}{more}"
+    # A field that may be of several types has one problem for each of them.
+    same = [
+        other
+        for other in problems
+        if other["input"] is problem["input"] and _visible(other["loc"], model) == loc
+    ]
+    rest = len(problems) - len(same)
+    more = f" ({rest} more after this one)" if rest else ""
+    return f"{where}: {path or 'the experiment'}: {_complaint(same)}{more}"
+
+
+def _complaint(problems: Sequence[Any]) -> str:
+    """What is wrong with one value: what it should be, in any of the ways that would do, and what was found."""
+    kind, found = problems[0]["type"], problems[0]["input"]
+    wanted = [_WANTED.get(problem["type"]) or problem["msg"] for problem in problems]
+    if all(p["type"] in _WANTED or p["msg"].startswith(_SHOULD_BE) for p in problems):
+        ways = dict.fromkeys(text.removeprefix(_SHOULD_BE) for text in wanted)
+        message = f"input should be {' or '.join(ways)}"
+    else:
+        message = (
+            problems[0]["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        )
+        message = message[:1].lower() + message[1:] if message[:2].istitle() else message
+    found_text = "" if isinstance(found, Mapping) else f", found {_as_written(found)}"
+    return f"{message}{found_text}{_advice(kind, found)}"
+
+
+def _as_written(value: Any) -> str:
+    """A value as YAML would have it, cut when it is long."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    return _SHORT.repr(value)
+
+
+def _advice(kind: str, found: Any) -> str:
+    """How to write what was probably meant, where a value has another type than its field."""
+    if kind == "string_type" and isinstance(found, (bool, int, float, datetime.date)):
+        return " (put text in quotes)"
+    if kind in ("int_type", "float_type", "bool_type") and isinstance(found, str):
+        try:
+            meant = parse_yaml(found)
+        except SettingsError:
+            return ""
+        number = isinstance(meant, (int, float)) and not isinstance(meant, bool)
+        if number if kind != "bool_type" else isinstance(meant, bool):
+            return " (write it without quotes)"
+    if kind in ("list_type", "tuple_type") and isinstance(found, str):
+        return f" (one value is written [{found}])"
+    return ""
 
 
 def _suggest(path: str, key: str, siblings: Sequence[str], everywhere: Sequence[str]) -> str:
     near = difflib.get_close_matches(key, siblings, n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
+    if path in everywhere:
+        return f"; only other kinds of it have this key, known here: {', '.join(siblings)}"
     same = [p for p in everywhere if p.split(".")[-1] == key]
     if same:
         return f"; did you mean {same[0]!r}?"

@@ -1,7 +1,8 @@
-"""YAML that people write: plain data only, no key twice, and every mistake told by line."""
+"""YAML that people write and read: plain data only, no key twice, and every mistake told by line."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -37,6 +38,25 @@ class _Loader(yaml.SafeLoader):
                     )
                 seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep=deep)
+
+
+class Dumper(yaml.SafeDumper):
+    """PyYAML's safe dumper, which puts quotes around what :func:`parse_yaml` would not take for text."""
+
+
+# PyYAML reads 1e-3 as text, since YAML 1.1 wanted a dot in it; YAML 1.2, and everybody who writes one, means the number.
+for _either in (_Loader, Dumper):
+    _either.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),
+        list("-+0123456789"),
+    )
+
+
+def write_yaml(value: Any) -> str:
+    """Plain data as a YAML text that :func:`parse_yaml` reads back, keys in their order."""
+    text: str = yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+    return text
 
 
 def parse_yaml(text: str | bytes) -> Any:

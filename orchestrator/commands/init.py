@@ -10,9 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from orchestrator.commands.text import plural, shortened
+from orchestrator.yaml_text import parse_yaml
 from pipelines.discovery import Discovery, discover
 from workers.errors import SettingsError
 from workers.storage.atomic import write_atomic
@@ -172,7 +171,7 @@ def _headline(found: Discovery) -> str:
 def _scalar(value: Any) -> str:
     """A value as YAML that reads back as itself, whatever is in it."""
     if isinstance(value, str):
-        if re.fullmatch(r"[A-Za-z_/][A-Za-z0-9_./-]*", value) and yaml.safe_load(value) == value:
+        if re.fullmatch(r"[A-Za-z_/][A-Za-z0-9_./-]*", value) and parse_yaml(value) == value:
             return value
         text = json.dumps(value, ensure_ascii=False)
         return "".join(c if c.isprintable() else _escaped(c) for c in text)
@@ -193,7 +192,7 @@ def _check(text: str, where: str) -> None:
     """Refuse to write what could not be read again."""
     from orchestrator.experiment_files import parse_experiment
 
-    parse_experiment(yaml.safe_load(text), where=where)
+    parse_experiment(parse_yaml(text), where=where)
 
 
 def _available_backbone() -> tuple[str, str]:

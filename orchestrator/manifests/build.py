@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from orchestrator.experiment import Experiment, merge
 from orchestrator.experiment_files import parse_experiment
 from orchestrator.manifests.lint import QUEUE_LABEL
@@ -21,6 +19,7 @@ from orchestrator.manifests.settings import (
     NodeGroup,
     quantity_bytes,
 )
+from orchestrator.yaml_text import write_yaml
 from pipelines.cluster import ClusterResources, NodeResources, plan_actors, unplaced
 from workers.errors import SettingsError
 
@@ -93,8 +92,7 @@ def _brief(experiment: Experiment) -> str:
     brief = experiment.model_dump(mode="json", exclude_defaults=True)
     if parse_experiment(brief) != experiment:
         return experiment.to_yaml()
-    text: str = yaml.safe_dump(brief, sort_keys=False, allow_unicode=True)
-    return text
+    return write_yaml(brief)
 
 
 def storage_claim(settings: ManifestSettings) -> Document | None:

@@ -18,7 +18,7 @@ from orchestrator.manifests.build import (
 )
 from orchestrator.manifests.lint import lint
 from orchestrator.manifests.settings import ManifestSettings
-from orchestrator.yaml_text import parse_yaml
+from orchestrator.yaml_text import Dumper, parse_yaml
 from workers.errors import SettingsError
 
 HEADER = "# Written by `luca manifests` from {source}: change the settings, not this file.\n"
@@ -126,14 +126,14 @@ def _kustomization(resources: list[str]) -> Document:
     }
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(Dumper):
     """Block scalars for texts of several lines, and no anchors."""
 
     def ignore_aliases(self, _: object) -> bool:
         return True
 
 
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
     style = "|" if "\n" in value else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 

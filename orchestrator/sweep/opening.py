@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from orchestrator.experiment import Experiment
 from orchestrator.experiment_files import apply_overrides, parse_experiment, read_source
+from orchestrator.yaml_text import write_yaml
 from pipelines.features import FeaturePlan
 from pipelines.search.ledger import TrialRecord
 from pipelines.search.settings import DEFAULT_TRIALS, Domain
@@ -148,7 +147,7 @@ class Sweep:
     def to_yaml(self) -> str:
         """The experiment as it was given, to be read again by ``from_data``; where it is stored is left out."""
         data = {key: value for key, value in self.data.items() if key != "storage"}
-        return yaml.safe_dump(json.loads(json.dumps(data, default=str)), sort_keys=False)
+        return write_yaml(json.loads(json.dumps(data, default=str)))
 
     def _experiment(self, settings: Mapping[str, Any], *, published: bool) -> Experiment:
         data = dict(self.data)

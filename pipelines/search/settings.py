@@ -16,7 +16,7 @@ from pydantic import (
 )
 from typing_extensions import Self
 
-from workers.settings import Settings
+from workers.settings import Listed, Settings
 
 DEFAULT_TRIALS = 24
 """Trials of a random or Optuna sweep that says no number; a grid has as many as its points."""
@@ -50,7 +50,7 @@ class Range(Settings):
         return all(isinstance(value, int) for value in (self.low, self.high, step))
 
 
-Domain = Range | tuple[JsonValue, ...]
+Domain = Range | Listed[JsonValue]
 """What a key may be: a range of numbers, or a list of values."""
 
 _RANGE_KEYS = frozenset(Range.model_fields)
@@ -167,6 +167,8 @@ def _range(path: str, data: Mapping[Any, Any]) -> Range:
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "missing":
             message = f"a range needs {problem['loc'][0]!r}"
+        elif problem["type"] in ("int_type", "float_type"):
+            message = f"{problem['loc'][0]} should be a number, found {problem['input']!r}"
         elif problem["loc"]:
             message = f"{problem['loc'][0]}: {message.lower()}, found {problem['input']!r}"
         raise ValueError(f"{path}: {message}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def test_every_preset_is_valid(preset: str) -> None:
 
 
 def test_an_experiment_survives_being_written_and_read(tmp_path: Path) -> None:
-    experiment = load_experiment("demo", ["seed=7", "luca.ratio=8"])
+    experiment = load_experiment("demo", ["seed=7", "luca.ratio=8", "bank='1e5'"])
     file = tmp_path / "again.yaml"
     file.write_text(experiment.to_yaml())
     assert load_experiment(str(file)) == experiment
@@ -116,6 +117,74 @@ def test_a_mistake_is_one_sentence_that_names_field_and_value(
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("seed=true", "seed: input should be a whole number, found true"),
+        ("seed='7'", "found '7' (write it without quotes)"),
+        ("seed=7.0", "seed: input should be a whole number, found 7.0"),
+        ("features.tolerate_unreadable=yes", "a whole number, found true"),
+        ("learning.l1=true", "learning.l1: input should be a number, found true"),
+        ("learning.l1='1e-3'", "a number, found '1e-3' (write it without quotes)"),
+        ("learning.epochs=null", "a whole number, found null"),
+        ("stream.validation_fraction=false", "a number, found false"),
+        ("tracking.tensorboard=1", "input should be true or false, found 1"),
+        ("tracking.tensorboard='true'", "found 'true' (write it without quotes)"),
+        ("bank=2024", "bank: input should be text, found 2024 (put text in quotes)"),
+        ("name=2020-01-01", "name: input should be text, found 2020-01-01 (put text in"),
+        ("stream.class_order=[1, 2]", "stream.class_order.0: input should be text, found 1"),
+        ("stream.source={kind: image_folder, path: 5}", "stream.source.path: input should be text"),
+        ("evaluation.routers=lda", "a list, found 'lda' (one value is written [lda])"),
+        ("cluster.gpus_per_shard=true", "input should be a number or 'auto', found true"),
+        ("evaluation.router_options.lda.shrinkage='x'", "evaluation.router_options.lda.shrinkage"),
+        ("search.space={learning.l1: {low: 0.1, high: true}}", "high should be a number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_and_never_converted(override: str, words: str) -> None:
+    message = refusal("demo", override)
+    assert words in message
+    assert "more after this one" not in message or "class_order" in message
+
+
+def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [leaf for key, item in value.items() for leaf in _leaves(item, f"{path}.{key}")]
+    return [(path[1:], value)]
+
+
+EVERY_FIELD = _leaves(
+    load_experiment("demo").model_dump(mode="json", exclude={"search": {"space"}})
+)
+
+
+@pytest.mark.parametrize("wrong", [True, "true", "3"])
+def test_no_field_takes_a_boolean_for_a_number_or_text_for_either(wrong: object) -> None:
+    taken = []
+    for path, value in EVERY_FIELD:
+        if value is None or isinstance(value, (list, type(wrong))):
+            continue
+        try:
+            load_experiment("demo", [f"{path}={json.dumps(wrong)}"])
+        except SettingsError:
+            continue
+        taken.append(path)
+    assert taken == []
+
+
+@pytest.mark.parametrize("text", ["1e-3", "1E-3", "1.0e-3", "0.001", "+1e-3", ".001"])
+def test_numbers_are_read_in_every_usual_spelling(text: str) -> None:
+    assert load_experiment("demo", [f"learning.l1={text}"]).learning.l1 == 0.001
+
+
+def test_a_whole_number_serves_as_a_real_one() -> None:
+    assert load_experiment("demo", ["learning.l1=1"]).learning.l1 == 1.0
+
+
+def test_a_key_of_another_kind_is_said_to_be_one() -> None:
+    message = refusal("demo", "stream.source.path=x")
+    assert "only other kinds of it have this key, known here: kind" in message
+
+
 def test_yaml_that_cannot_be_parsed_is_told_by_line(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("name: x\nstream: [1,\n")
@@ -134,7 +203,7 @@ def test_a_value_that_anchors_blow_up_is_shown_in_part(tmp_path: Path) -> None:
     levels += [f"&a{i} [{', '.join([f'*a{i - 1}'] * 8)}]" for i in range(1, 12)]
     file = tmp_path / "laughs.yaml"
     file.write_text(yaml.safe_dump(MINIMAL) + f"description: [{', '.join(levels)}]\n")
-    assert "description: input should be a valid string" in refusal(str(file))
+    assert "description: input should be text" in refusal(str(file))
 
 
 def test_a_key_written_twice_is_refused(tmp_path: Path) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.yaml_text import parse_yaml
+from orchestrator.yaml_text import parse_yaml, write_yaml
 from workers.errors import SettingsError
 
 
@@ -43,6 +42,17 @@ def test_merged_keys_may_be_overridden() -> None:
     assert parse_yaml(text) == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}}
 
 
+@pytest.mark.parametrize("text", ["1e-3", "1E-3", "1.0e-3", "+1e-3", "0.001", ".001"])
+def test_numbers_are_read_in_every_usual_spelling(text: str) -> None:
+    assert parse_yaml(text) == 0.001
+
+
+@given(text=st.from_regex(r"[-+]?[0-9_]{1,3}(\.[0-9]?)?[eE][-+]?[0-9]{1,2}", fullmatch=True))
+@settings(max_examples=50, deadline=None)
+def test_text_that_looks_like_a_number_stays_text_when_it_is_written(text: str) -> None:
+    assert parse_yaml(write_yaml({"bank": text})) == {"bank": text}
+
+
 @given(text=st.text(alphabet="ab:1-&*!<>{}[]?'\"\n\t #|%@,.~=_\\", max_size=30))
 @settings(max_examples=30, deadline=None)
 def test_any_text_is_a_value_or_one_sentence(text: str) -> None:
@@ -59,4 +69,4 @@ def test_any_text_is_a_value_or_one_sentence(text: str) -> None:
 )
 @settings(max_examples=30, deadline=None)
 def test_plain_data_are_read_as_they_were_written(value: object) -> None:
-    assert parse_yaml(yaml.safe_dump(value)) == value
+    assert parse_yaml(write_yaml(value)) == value

@@ -16,7 +16,7 @@ from workers.modeling.projection import ProjectionSpec, RandomProjection
 from workers.modeling.routers import ROUTERS, Router
 from workers.modeling.statistics import Granularity
 from workers.modeling.whitening import Whitening
-from workers.settings import Settings
+from workers.settings import Listed, Settings
 
 
 def _options(name: str, registry: dict[str, type[Any]], what: str) -> type[Settings]:
@@ -50,14 +50,14 @@ class StatisticsSettings(Settings):
 class EvaluationSettings(Settings):
     """Key ``evaluation`` of an experiment."""
 
-    routers: tuple[str, ...] = Field(
+    routers: Listed[str] = Field(
         ("lda", "entropy", "batch_entropy", "oracle"),
         description=f"Routers to report, of {', '.join(ROUTERS)}; the first one is the headline.",
     )
     combination: Combination = Field(
         "product", description="How the router's belief and the modules' are joined."
     )
-    baselines: tuple[str, ...] = Field(
+    baselines: Listed[str] = Field(
         ("simplecil", "joint_linear"),
         description=f"Methods to run on the same features, of {', '.join(BASELINES)}.",
     )

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from typing_extensions import Self
 
 from workers.modeling.luca import Part
-from workers.settings import Settings
+from workers.settings import Listed, Settings
 
 
 class LearningSettings(Settings):
@@ -31,7 +31,7 @@ class LearningSettings(Settings):
         default="proximal",
         description="proximal: soft-threshold step, exact zeros; subgradient: as published.",
     )
-    l1_parts: tuple[Part, ...] = Field(
+    l1_parts: Listed[Part] = Field(
         default=("weights",),
         description="Parts of a module under the L1 term: weights, biases, norm.",
     )

@@ -89,7 +89,7 @@ def test_long_lists_of_classes_are_cut_for_people_and_whole_in_json(
         ("stream.clases_per_task=2", "did you mean"),
         ("stream.classes_per_task=9", "the source has 4 classes"),
         ("stream.source.path=nowhere", "no file or folder"),
-        ("stream.classes_per_task=many", "valid integer"),
+        ("stream.classes_per_task=many", "a whole number, found 'many'"),
     ],
 )
 def test_mistakes_end_in_one_sentence(

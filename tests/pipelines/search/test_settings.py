@@ -27,10 +27,6 @@ def test_nested_keys_mean_the_same_as_dotted_ones() -> None:
     assert space(nested) == space(dotted)
 
 
-def test_numbers_that_yaml_reads_as_text_are_numbers() -> None:
-    assert space({"learning.l1": {"low": "1e-5", "high": "1e-2"}})["learning.l1"].low == 1e-5
-
-
 def test_whole_bounds_make_a_range_of_whole_numbers() -> None:
     assert Range(low=1, high=8).whole
     assert not Range(low=1, high=8.5).whole
@@ -48,6 +44,8 @@ def test_whole_bounds_make_a_range_of_whole_numbers() -> None:
         ({"learning.l1": {"low": 0, "high": 1, "log": True}}, "needs it above 0"),
         ({"learning.l1": {"low": 1, "high": 2, "log": True, "step": 1}}, "leave one out"),
         ({"learning.l1": {"low": "a", "high": 2}}, "found 'a'"),
+        ({"learning.l1": {"low": "1e-5", "high": 2}}, "low should be a number, found '1e-5'"),
+        ({"learning.l1": {"low": 0.5, "high": True}}, "high should be a number, found True"),
         ({}, "at least one key"),
     ],
 )
