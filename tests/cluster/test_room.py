@@ -1,0 +1,106 @@
+"""Runs on a cluster that has too little room for them after they have begun: a lost node, and other work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.commands.run import run_experiment
+from pipelines import fleet
+from pipelines.cluster import watching
+from tests.cluster.conftest import Head, add_node, start_head
+from tests.helpers import features_experiment
+from workers.errors import ClusterError
+
+pytestmark = pytest.mark.timeout(600)
+
+HOLDER = """
+import ray, sys
+ray.init(address=sys.argv[1], log_to_driver=False)
+
+@ray.remote(num_cpus=3)
+class Holder:
+    def ready(self):
+        return True
+
+holder = Holder.remote()
+ray.get(holder.ready.remote())
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def head() -> Iterator[Head]:
+    """A head that offers no CPUs, as on KubeRay, and one node with three."""
+    started = start_head(cpus=0)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+@contextmanager
+def held(head: Head) -> Iterator[None]:
+    """Other work that holds every CPU of the cluster."""
+    command = [sys.executable, "-c", HOLDER, head.address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        try:
+            yield
+        finally:
+            other.kill()
+
+
+def test_a_run_whose_place_other_work_took_ends_in_one_sentence(
+    head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_node(head, cpus=3)
+    monkeypatch.setattr(watching, "PATIENCE_SECONDS", 5.0)
+
+    def taken_meanwhile(*_: Any, **__: Any) -> bool:
+        """There was room a moment ago."""
+        return False
+
+    monkeypatch.setattr(fleet, "wait_for_resources", taken_meanwhile)
+    wish = features_experiment(
+        tmp_path, cluster={"address": head.address, "wait_for_resources_seconds": 5.0}
+    )
+    with held(head), pytest.raises(ClusterError) as caught:
+        run_experiment(wish, console=False)
+    assert "since other work runs there: the cluster has 3 CPUs, 0 free" in str(caught.value)
+    assert not list(tmp_path.rglob("versions/*.json"))
+
+
+def test_a_lost_node_that_nothing_replaces_ends_the_run_and_the_same_command_continues(
+    head: Head, tmp_path: Path
+) -> None:
+    node = add_node(head, cpus=3)
+    cluster = {"address": head.address, "wait_for_resources_seconds": 5.0}
+    wish = features_experiment(tmp_path, cluster=cluster, learning={"epochs": 4000})
+    versions = tmp_path / "storage" / "banks" / "tiny" / "versions"
+
+    def lose_the_node() -> None:
+        deadline = time.monotonic() + 120
+        while not list(versions.glob("*.json")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        head.kill(node)
+
+    loser = threading.Thread(target=lose_the_node)
+    loser.start()
+    with pytest.raises(ClusterError, match=r"a node was lost, and .*no room for 3 CPUs.*continues"):
+        run_experiment(wish, console=False)
+    loser.join()
+    left = len(list(versions.glob("*.json")))
+    assert 1 <= left < 3
+    add_node(head, cpus=3)
+    assert run_experiment(wish, console=False)["tasks_learned"] == 3 - left
