@@ -26,12 +26,10 @@ from pipelines.actors import Loop, fetch
 from pipelines.evaluation import EvaluationFlow, EvaluationPlan
 from pipelines.extraction import FeatureFlow
 from pipelines.learning import LearningFlow, LearningPlan
-from workers.bank_scoring import Scored, TestPart
-from workers.baseline_scoring import TrainPart
 from workers.errors import DataError
-from workers.learned import Committed, LearnInfo, TaskHeader
+from workers.learned import Committed, LearnInfo, LearnRequest, TaskHeader
+from workers.scored import Scored, TestPart, TrainPart
 from workers.storage.features import FeatureCache
-from workers.task_learning import LearnRequest
 
 if TYPE_CHECKING:
     from orchestrator.preparation import Prepared

@@ -13,8 +13,8 @@ from pipelines.actors import fetch
 if TYPE_CHECKING:
     from orchestrator.experiment import Experiment
     from orchestrator.tracking import CompositeTracker
-    from workers.bank_scoring import Scored
     from workers.learned import Committed
+    from workers.scored import Scored
     from workers.storage.bank import Bank, BankVersion
 
 BY_TASK = "accuracy_by_task"

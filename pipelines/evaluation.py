@@ -15,10 +15,9 @@ import numpy as np
 from pipelines.actors import ActorPool, Loop
 from pipelines.extraction import FeatureFlow
 from pipelines.fleet import Fleet
-from workers.bank_scoring import MethodPredictions, Scored, TestPart
-from workers.baseline_scoring import TrainPart
 from workers.errors import FeatureCorruptionError, LucaError, StateLostError
 from workers.modeling.routers import ROUTERS
+from workers.scored import MethodPredictions, Scored, TestPart, TrainPart
 
 if TYPE_CHECKING:
     from workers.storage.features import PartKey

@@ -18,8 +18,8 @@ from workers.learned import Arrays, Committed, LearnInfo, TaskHeader
 
 if TYPE_CHECKING:
     from pipelines.stream import Task
+    from workers.learned import LearnRequest
     from workers.storage.features import PartKey
-    from workers.task_learning import LearnRequest
 
 
 class LearnableTask(Protocol):

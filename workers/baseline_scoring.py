@@ -8,31 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workers.bank_scoring import MethodPredictions, TestPart
 from workers.errors import StateLostError
-from workers.feature_rows import FeatureRows, open_rows
+from workers.feature_rows import open_rows
 from workers.modeling.baselines import BASELINES, Baseline, BaselineContext
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.learner import LearningSettings
 from workers.modeling.luca import LucaSettings
+from workers.scored import MethodPredictions, TestPart, TrainPart
 from workers.storage.features import FeatureCache
 from workers.storage.filesystem import Storage
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True)
-class TrainPart:
-    """The training samples of a task and its classes (global indices)."""
-
-    rows: FeatureRows
-    classes: tuple[int, ...]
 
 
 class BaselineScorer:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workers.bank_scoring import MethodPredictions, Scored, Scorer, TestPart
-from workers.baseline_scoring import BaselineScorer, TrainPart
+from workers.bank_scoring import Scorer
+from workers.baseline_scoring import BaselineScorer
 from workers.errors import StateLostError
 from workers.runtime import prepare_process
+from workers.scored import MethodPredictions, Scored, TestPart, TrainPart
 from workers.storage.filesystem import Storage
 
 if TYPE_CHECKING:

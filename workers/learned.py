@@ -1,15 +1,47 @@
-"""What a learned task is while it travels from a trainer to the bank.  NumPy only: the registry never loads torch."""
+"""What a trainer is asked, and what a learned task is on its way to the bank.  NumPy only: driver and registry never load torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from workers.feature_rows import FeatureRows
+    from workers.modeling.evaluation_settings import EvaluationSettings
+    from workers.modeling.learning_settings import LearningSettings
+    from workers.modeling.luca import LucaSettings
+
 Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class LearnRequest:
+    """What a trainer needs to know to learn a task.
+
+    Attributes:
+        task: the task's name; with ``seed`` it decides all randomness.
+        rows: the training samples, labels as global class indices.
+        validation: held-out samples on which a magnitude threshold is checked, or None.
+        classes: global indices of the task's classes, ascending.
+        new_classes: those of them that no earlier task had.
+        views: augmented views to learn from; 0 learns from the test view.
+        evaluation: decides which statistics routers will want.
+    """
+
+    task: str
+    rows: FeatureRows
+    validation: FeatureRows | None
+    classes: tuple[int, ...]
+    new_classes: tuple[int, ...]
+    views: int
+    seed: int
+    luca: LucaSettings
+    learning: LearningSettings
+    evaluation: EvaluationSettings
 
 
 @dataclass(frozen=True)

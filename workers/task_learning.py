@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.feature_rows import FeatureRows, OpenRows, open_rows
-from workers.learned import Arrays, LearnedArrays, LearnInfo
-from workers.modeling.evaluation_settings import EvaluationSettings
+from workers.feature_rows import OpenRows, open_rows
+from workers.learned import Arrays, LearnedArrays, LearnInfo, LearnRequest
 from workers.modeling.learner import (
     Execution,
-    LearningSettings,
     UnifiedHead,
     learn_local,
     learn_unified,
 )
-from workers.modeling.luca import LucaSettings, nonzero_count, parameter_count
+from workers.modeling.luca import nonzero_count, parameter_count
 from workers.modeling.sparse import encode
 from workers.modeling.statistics import TaskStatistics
 from workers.modeling.whitening import Whitening
@@ -32,32 +29,6 @@ from workers.storage.features import FeatureCache, PartKey
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-@dataclass(frozen=True)
-class LearnRequest:
-    """What a trainer needs to know to learn a task.
-
-    Attributes:
-        task: the task's name; with ``seed`` it decides all randomness.
-        rows: the training samples, labels as global class indices.
-        validation: held-out samples on which a magnitude threshold is checked, or None.
-        classes: global indices of the task's classes, ascending.
-        new_classes: those of them that no earlier task had.
-        views: augmented views to learn from; 0 learns from the test view.
-        evaluation: decides which statistics routers will want.
-    """
-
-    task: str
-    rows: FeatureRows
-    validation: FeatureRows | None
-    classes: tuple[int, ...]
-    new_classes: tuple[int, ...]
-    views: int
-    seed: int
-    luca: LucaSettings
-    learning: LearningSettings
-    evaluation: EvaluationSettings
 
 
 def fit_whitening(

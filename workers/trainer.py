@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workers.learned import Arrays, LearnedArrays, LearnInfo
+from workers.learned import Arrays, LearnedArrays, LearnInfo, LearnRequest
 from workers.modeling.learner import Execution
 from workers.runtime import prepare_process
 from workers.storage.features import FeatureCache
 from workers.storage.filesystem import Storage
-from workers.task_learning import LearnRequest, fit_whitening, learn_task
+from workers.task_learning import fit_whitening, learn_task
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -67,7 +67,8 @@ class Stages:
 
     def learn(self, task: int, previous_head: Any = None) -> tuple[Any, Any]:
         """What a trainer does."""
-        from workers.task_learning import LearnRequest, learn_task
+        from workers.learned import LearnRequest
+        from workers.task_learning import learn_task
 
         e, prepared = self.prepared.experiment, self.prepared.tasks[task]
         request = LearnRequest(
@@ -129,7 +130,7 @@ class Stages:
 
     def score(self, scorer: Any, version: int, after: int, routers: tuple[str, ...]) -> Any:
         """A version's predictions for the test samples of all tasks up to ``after``."""
-        from workers.bank_scoring import TestPart
+        from workers.scored import TestPart
 
         tests = [TestPart(task, self.rows(task, "test")) for task in range(after + 1)]
         return scorer.score(version, tests, routers)

@@ -14,7 +14,7 @@ from orchestrator.preparation import Prepared, check_backbone, prepare_evaluatio
 from workers.errors import BankError, FeatureCorruptionError
 
 if TYPE_CHECKING:
-    from workers.bank_scoring import Scored, TestPart
+    from workers.scored import Scored, TestPart
     from workers.storage.bank import BankVersion
 
 
@@ -96,7 +96,7 @@ def _parts(
     prepared: Prepared, version: BankVersion, indices: Sequence[int], backbone: str
 ) -> list[TestPart]:
     """Test samples with the position of their task in the bank, which may lack tasks of the stream."""
-    from workers.bank_scoring import TestPart
+    from workers.scored import TestPart
 
     position = {record.id: place for place, record in enumerate(version.tasks)}
     return [

@@ -12,8 +12,8 @@ import pytest
 from orchestrator import gate as module
 from orchestrator.gate import Gate
 from tests.helpers import features_experiment
-from workers.bank_scoring import MethodPredictions, Scored
 from workers.learned import Committed
+from workers.scored import MethodPredictions, Scored
 
 TASKS = ("first", "second", "third")
 

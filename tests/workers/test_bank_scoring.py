@@ -9,16 +9,17 @@ import pyarrow as pa
 import pytest
 
 from tests.workers.storage.bank_cases import quick_disk  # noqa: F401
-from workers.bank_scoring import MethodPredictions, Scored, Scorer, TestPart
+from workers.bank_scoring import Scorer
 from workers.feature_rows import FeatureRows
-from workers.learned import TaskHeader
+from workers.learned import LearnRequest, TaskHeader
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.learner import LearningSettings
 from workers.modeling.luca import LucaSettings
 from workers.registry import RegistryImpl
+from workers.scored import MethodPredictions, Scored, TestPart
 from workers.storage.features import FeatureCache, PartKey
 from workers.storage.filesystem import Storage
-from workers.task_learning import LearnRequest, fit_whitening, learn_task
+from workers.task_learning import fit_whitening, learn_task
 
 TASKS, WIDTH, ROWS = 5, 12, 10
 ROUTERS = ("lda", "entropy", "oracle")

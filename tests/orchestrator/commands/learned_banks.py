@@ -18,7 +18,7 @@ from orchestrator.preparation import Prepared, prepare
 from tests.helpers import features_experiment
 from workers.extraction import Extractor, PartRequest
 from workers.feature_rows import open_rows
-from workers.learned import TaskHeader
+from workers.learned import LearnRequest, TaskHeader
 from workers.loading import TensorLoader
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.predictor import Predictor
@@ -27,7 +27,7 @@ from workers.registry import RegistryImpl
 from workers.storage.bank import Bank, BankVersion
 from workers.storage.features import FeatureCache
 from workers.storage.filesystem import Storage
-from workers.task_learning import LearnRequest, fit_whitening, learn_task
+from workers.task_learning import fit_whitening, learn_task
 
 NAMES = [f"c{c:02d}" for c in range(6)]
 """The classes of :func:`tests.helpers.write_features`."""

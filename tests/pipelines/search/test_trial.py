@@ -15,11 +15,12 @@ from pipelines.search.trial_report import TrialReport
 from pipelines.search.trial_settings import TrialSettings
 from tests.pipelines.search.toy import extract, toy_plan, toy_sweep, trial_settings
 from workers.errors import FeatureCorruptionError, SettingsError
+from workers.learned import LearnRequest
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.sparse import decode
 from workers.storage.features import FeatureCache, FeaturePart, PartKey
 from workers.storage.filesystem import Storage
-from workers.task_learning import LearnRequest, fit_whitening, learn_task
+from workers.task_learning import fit_whitening, learn_task
 
 
 @pytest.fixture(autouse=True)
