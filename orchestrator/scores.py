@@ -6,7 +6,7 @@ out rather than guessed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -164,8 +164,12 @@ def metric_table(predictions: pa.Table) -> pa.Table:
     """The metrics in long form, :data:`METRIC_SCHEMA`: after each task on each task and over all, and at the end."""
     rows: list[tuple[str, int, int, str, float]] = []
     final = metrics_from_predictions(predictions)
-    for method, counts in count(predictions).items():
+    every = count(predictions)
+    gaps = gaps_to_joint(every)
+    for method, counts in every.items():
         over_all = {"accuracy": counts.seen_accuracy, "routing_accuracy": counts.routing_accuracy}
+        if method in gaps:  # the last one is among the final metrics
+            over_all["gap_to_joint"] = gaps[method][:-1]
         for name, values in over_all.items():
             rows += [(method, i, -1, name, v) for i, v in enumerate(values) if np.isfinite(v)]
         by_task = {
@@ -191,6 +195,23 @@ def metric_table(predictions: pa.Table) -> pa.Table:
         ],
         schema=METRIC_SCHEMA,
     )
+
+
+def gaps_to_joint(counts: Mapping[str, Counts]) -> dict[str, NDArray[np.float64]]:
+    """Accuracy of the better classifier trained on all tasks so far at once, minus a method's, after each task.
+
+    Returns:
+        float64 [T] a method, NaN after tasks for which either was not scored; the joint classifiers have no gap.
+    """
+    joint = [found.seen_accuracy for method, found in counts.items() if is_joint(method)]
+    if not joint:
+        return {}
+    bound = np.fmax.reduce(joint)
+    return {
+        method: bound - found.seen_accuracy
+        for method, found in counts.items()
+        if not is_joint(method)
+    }
 
 
 def forgetting_by_task(counts: Counts) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,14 +24,16 @@ from orchestrator.results import (
 from tests.orchestrator.streams import METHODS, write_predictions
 
 
-def run_with(accuracies: list[list[float]], samples: list[int]) -> PredictionRows:
+def run_with(
+    accuracies: list[list[float]], samples: list[int], method: str = "lda"
+) -> PredictionRows:
     """Predictions of one method with a given accuracy matrix (lower triangle, row a step)."""
     rows = PredictionRows()
     for after, row in enumerate(accuracies):
         for on, share in enumerate(row):
             right = np.arange(samples[on]) < round(share * samples[on])
             rows.add(
-                method="lda",
+                method=method,
                 after_task=after,
                 task=on,
                 sample=[f"{on}-{i}" for i in range(samples[on])],
@@ -93,6 +96,20 @@ def test_the_gap_is_to_the_better_joint_bound(tmp_path):
     joint, lda = metrics["joint_linear"], metrics["lda"]
     assert lda["gap_to_joint"] == joint["final_accuracy"] - lda["final_accuracy"]
     assert "gap_to_joint" not in joint
+
+
+def test_a_bound_scored_after_every_task_gives_a_gap_after_every_task():
+    rows = [("lda", [[0.8], [0.6, 0.8]]), ("joint_linear", [[0.9], [0.8, 0.8]])]
+    tables = [run_with(accuracies, [10, 10], method=method).table() for method, accuracies in rows]
+    table = pa.concat_tables(tables).unify_dictionaries()
+    metrics = metrics_from_predictions(table)
+    assert metrics["joint_linear"]["average_incremental_accuracy"] == pytest.approx(0.85)
+    stored = metric_table(table).to_pylist()
+    gaps = {
+        (r["method"], r["after_task"]): r["value"] for r in stored if r["metric"] == "gap_to_joint"
+    }
+    assert gaps == {("lda", 0): pytest.approx(0.1), ("lda", 1): pytest.approx(0.1)}
+    assert len([r for r in stored if r["metric"] == "gap_to_joint"]) == 2
 
 
 def test_asking_for_some_methods_changes_none_of_their_numbers(tmp_path):

@@ -180,7 +180,23 @@ def test_bounds_and_memories_are_flagged():
     assert {name for name in NAMES if BASELINES[name].bound == "lower"} == {"sequential_linear"}
     for name in NAMES:
         assert BASELINES[name].exemplar_free == (BASELINES[name].bound != "upper")
-        assert BASELINES[name].cadence == ("final" if name.startswith("joint") else "every_task")
+        assert fresh(name).cadence == ("final" if name == "joint_luca" else "every_task")
+
+
+@pytest.mark.parametrize("name", ["joint_linear", "joint_luca"])
+def test_joint_bounds_are_scored_as_often_as_they_are_asked_to(name):
+    for cadence in ("every_task", "final"):
+        assert fresh(name, cadence=cadence).cadence == cadence
+
+
+def test_the_joint_bound_is_the_same_whether_or_not_earlier_tasks_were_scored(learned):
+    features, _ = samples(range(6), each=4, seed=8)
+    asked = fresh("joint_linear")
+    for position, task in enumerate(TASKS):
+        asked.observe(*samples(task, each=10, seed=position + 1), list(task))
+        asked.predict(features)
+    expected = learned["joint_linear"].predict(features)
+    assert torch.equal(asked.predict(features).log_probs, expected.log_probs)
 
 
 def test_simplecil_is_the_cosine_to_class_means(learned):

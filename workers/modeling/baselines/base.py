@@ -66,14 +66,14 @@ class Baseline(ABC):
     Attributes:
         name: Name in experiments and reports.
         Options: Its settings.
-        cadence: Whether it is cheap enough to be scored after every task, or only at the end.
+        cadence: Whether it is scored after every task, or, being costly, only at the end.
         exemplar_free: False when it keeps training samples.
         bound: "upper" or "lower" for bounds that are no competitors, else None.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type[Settings]]
-    cadence: ClassVar[Cadence] = "every_task"
+    cadence: Cadence = "every_task"
     exemplar_free: ClassVar[bool] = True
     bound: ClassVar[Bound | None] = None
 

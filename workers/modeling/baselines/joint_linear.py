@@ -13,13 +13,17 @@ from workers.modeling.baselines.base import (
     Baseline,
     BaselineContext,
     BaselinePrediction,
+    Cadence,
     ClassTable,
 )
 from workers.modeling.baselines.memory import Memory
-from workers.modeling.lbfgs import minimise
+from workers.modeling.softmax_regression import fit
 from workers.settings import Settings
 
 CANDIDATES = (1e-1, 1e-2, 1e-3, 1e-4)
+CHOICE_TOLERANCE = 1e-3
+FINAL_TOLERANCE = 1e-6
+"""Decrease of the mean loss below which a Newton step is the last: enough to compare penalties; the optimum itself."""
 
 
 class JointLinearSettings(Settings):
@@ -31,19 +35,23 @@ class JointLinearSettings(Settings):
             "L2 penalty per sample: chosen on a fifth of the training samples held out, or fixed."
         ),
     )
-    iterations: PositiveInt = Field(200, description="Most L-BFGS iterations of a fit.")
+    iterations: PositiveInt = Field(200, description="Most Newton steps of a fit.")
+    cadence: Cadence = Field(
+        "every_task",
+        description="Fitted after every task, or after the last one only (large streams).",
+    )
 
 
 class JointLinear(Baseline):
     """Multinomial logistic regression on standardised features of all classes seen.  An upper bound.
 
-    Minimises mean cross-entropy + penalty/2 |W|^2 (biases free) by L-BFGS.  The penalty is chosen on every
-    fifth training sample of each class; then all samples are fitted.  Never sees test data.
+    Minimises mean cross-entropy + penalty/2 |W|^2 (biases free).  The penalty is chosen on every fifth training
+    sample of each class; then all samples are fitted.  Never sees test data.  A fit depends on the samples alone,
+    not on earlier fits, so it is the same whether or not earlier tasks were scored.
     """
 
     name = "joint_linear"
     Options = JointLinearSettings
-    cadence = "final"
     exemplar_free = False
     bound = "upper"
 
@@ -51,6 +59,7 @@ class JointLinear(Baseline):
         self._table = ClassTable(context.width)
         self._memory = Memory(self._table)
         self._options = options
+        self.cadence = options.cadence
         self._fitted: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self.penalty: float | None = None
 
@@ -72,7 +81,7 @@ class JointLinear(Baseline):
             self._fitted = self._fit()
         mean, deviation, weight, bias = self._fitted
         inputs = (rows.to(torch.float64) - mean) / deviation
-        return self._table.decide(inputs @ weight.T + bias)
+        return self._table.decide(inputs @ weight + bias)
 
     def _fit(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         features, rows = self._memory.everything()
@@ -80,71 +89,55 @@ class JointLinear(Baseline):
         mean = samples.mean(dim=0)
         deviation = samples.std(dim=0, correction=0)
         deviation = torch.where(deviation > 1e-12, deviation, torch.ones_like(deviation))
-        inputs = (samples - mean) / deviation
+        inputs = ((samples - mean) / deviation).to(torch.float32)
+        start = None
         if self._options.penalty == "validation":
-            self.penalty = self._choose(inputs, rows)
+            self.penalty, start = self._choose(inputs, rows)
         else:
             self.penalty = float(self._options.penalty)
-        weight, bias = self._solve(inputs, rows, self.penalty, tolerance=1e-7)
-        return mean, deviation, weight, bias
+        weights = self._solve(inputs, rows, self.penalty, FINAL_TOLERANCE, start)
+        weights = weights.to(torch.float64)
+        return mean, deviation, weights[:-1], weights[-1]
 
-    def _choose(self, inputs: Tensor, targets: Tensor) -> float:
-        """The penalty with the best accuracy on every fifth sample of each class."""
+    def _choose(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor | None]:
+        """The penalty with the best accuracy on every fifth sample of each class, and the weights it gave.
+
+        Goes from the largest to the smallest, each fit beginning where the last one ended, until accuracy falls.
+        """
         rank = torch.zeros_like(targets)
         for row in range(len(self._table)):
             mine = torch.nonzero(targets == row).flatten()
             rank[mine] = torch.arange(len(mine))
         held = rank % 5 == 4
         if not bool(held.any()):
-            return CANDIDATES[1]
-        best, chosen = -1.0, CANDIDATES[0]
-        fit, check = inputs[~held].to(torch.float32), inputs[held].to(torch.float32)
+            return CANDIDATES[1], None
+        best, chosen, kept = -1.0, CANDIDATES[0], None
+        fit, check = (inputs[~held], targets[~held]), (inputs[held], targets[held])
+        weights: Tensor | None = None
         for penalty in CANDIDATES:
-            weight, bias = self._solve(fit, targets[~held], penalty, tolerance=1e-5)
-            decided = (check @ weight.T + bias).argmax(dim=1)
-            accuracy = float((decided == targets[held]).to(torch.float64).mean())
+            weights = self._solve(*fit, penalty, CHOICE_TOLERANCE, weights)
+            decided = (check[0] @ weights[:-1] + weights[-1]).argmax(dim=1)
+            accuracy = float((decided == check[1]).to(torch.float64).mean())
+            if accuracy < best:
+                break
             if accuracy > best:
-                best, chosen = accuracy, penalty
-        return chosen
+                best, chosen, kept = accuracy, penalty, weights
+        return chosen, kept
 
     def _solve(
-        self, inputs: Tensor, targets: Tensor, penalty: float, *, tolerance: float
-    ) -> tuple[Tensor, Tensor]:
-        """Weights [C, d] and biases [C]; a class that is absent gets a bias of -inf.
-
-        The unknowns are preconditioned by the bound 1/4 X^T X / N + penalty I on the Hessian (Boehning
-        1992), which makes the number of iterations nearly independent of how features correlate.
-        """
-        classes, samples = len(self._table), len(inputs)
-        extended = torch.cat([inputs, inputs.new_ones(samples, 1)], dim=1)
-        penalties = inputs.new_full((extended.shape[1],), penalty)
-        penalties[-1] = 0.0
-        bound = extended.T @ extended / (4 * samples) + torch.diag(penalties)
-        root = torch.linalg.cholesky(bound)
-        turned = torch.linalg.solve_triangular(root, extended.T, upper=False)
-        indicator = torch.nn.functional.one_hot(targets, classes).to(inputs.dtype)
-        absent = indicator.sum(dim=0) == 0
-
-        def plain(values: Tensor) -> Tensor:
-            weights: Tensor = torch.linalg.solve_triangular(root.T, values, upper=True)
-            return weights
-
-        def objective(unknowns: Tensor) -> tuple[float, Tensor]:
-            weights = plain(unknowns)
-            scores = (turned.T @ unknowns).masked_fill(absent, -torch.inf)
-            log_probs = torch.log_softmax(scores, dim=1)
-            fit = -log_probs.gather(1, targets[:, None]).mean()
-            pull = penalties[:, None] * weights
-            error = turned @ (log_probs.exp() - indicator) / samples
-            gradient = error + torch.linalg.solve_triangular(root, pull, upper=False)
-            return float(fit + 0.5 * (pull * weights).sum()), gradient
-
-        solution = plain(
-            minimise(
-                objective,
-                inputs.new_zeros(extended.shape[1], classes),
-                iterations=self._options.iterations,
-                tolerance=tolerance,
-            )
-        ).T
-        return solution[:, :-1], solution[:, -1].masked_fill(absent, -torch.inf)
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        penalty: float,
+        tolerance: float,
+        start: Tensor | None,
+    ) -> Tensor:
+        return fit(
+            inputs,
+            targets,
+            classes=len(self._table),
+            penalty=penalty,
+            tolerance=tolerance,
+            steps=self._options.iterations,
+            start=start,
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from workers.errors import SettingsError
@@ -13,6 +14,7 @@ from workers.modeling.baselines.base import (
     Baseline,
     BaselineContext,
     BaselinePrediction,
+    Cadence,
     ClassTable,
 )
 from workers.modeling.baselines.memory import Memory
@@ -21,7 +23,12 @@ from workers.settings import Settings
 
 
 class JointLucaSettings(Settings):
-    """`JointLuca` has no settings of its own: it learns as the experiment's modules do."""
+    """Settings of `JointLuca`, which learns as the experiment's modules do."""
+
+    cadence: Cadence = Field(
+        "final",
+        description="Learned after the last task only, or after every task (costs as many learnings).",
+    )
 
 
 class JointLuca(Baseline):
@@ -29,15 +36,15 @@ class JointLuca(Baseline):
 
     name = "joint_luca"
     Options = JointLucaSettings
-    cadence = "final"
     exemplar_free = False
     bound = "upper"
 
-    def __init__(self, context: BaselineContext) -> None:
+    def __init__(self, context: BaselineContext, options: JointLucaSettings) -> None:
         if context.luca is None or context.learning is None:
             raise SettingsError(
                 "baseline 'joint_luca' needs the luca and learning settings of the experiment."
             )
+        self.cadence = options.cadence
         self._luca = context.luca
         self._learning = context.learning
         self._seed = context.seed
@@ -46,9 +53,9 @@ class JointLuca(Baseline):
         self._fitted: tuple[luca.Parameters, Tensor, Tensor] | None = None
 
     @classmethod
-    def create(cls, context: BaselineContext, options: JointLucaSettings) -> JointLuca:  # noqa: ARG003
+    def create(cls, context: BaselineContext, options: JointLucaSettings) -> JointLuca:
         """An untrained baseline."""
-        return cls(context)
+        return cls(context, options)
 
     def observe(self, features: Tensor, labels: Tensor, classes: Sequence[int]) -> None:
         """Keeps the task's samples; learning waits until a prediction is asked for."""
