@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.checkup.finding import Finding, ok, wrong
@@ -11,40 +10,6 @@ from workers.errors import BackboneError
 
 if TYPE_CHECKING:
     from workers.modeling.backbone import BackboneSettings
-
-
-@dataclass(frozen=True)
-class Published:
-    """Where the weights are that timm publishes under a name.
-
-    Attributes:
-        available: whether they can be loaded now.
-        where: in words, to follow "its weights are".
-    """
-
-    available: bool
-    where: str
-
-
-def published_weights(name: str) -> Published:
-    """Whether a backbone's published weights are on this machine, or could be fetched; nothing is fetched.
-
-    Raises:
-        BackboneError: nothing is published under this name.
-    """
-    from workers.modeling import weights
-    from workers.modeling.torchvision_compat import import_timm
-
-    timm = import_timm()
-    cfg = timm.models.get_pretrained_cfg(name) if timm.is_model(name) else None
-    if cfg is None or not cfg.has_weights:
-        raise BackboneError(f"timm publishes no weights for '{name}'")
-    if weights._cached_file(cfg) is not None:
-        return Published(True, "on this machine")
-    host = weights._source_host(cfg)
-    if weights._reachable(host):
-        return Published(True, f"at {host[0]}, which can be reached")
-    return Published(False, f"not on this machine, and {host[0]} cannot be reached")
 
 
 def check_weights(settings: BackboneSettings, *, needed: bool) -> Iterator[Finding]:
@@ -82,6 +47,8 @@ def _loaded(settings: BackboneSettings, title: str) -> Finding:
 
 
 def _published(settings: BackboneSettings) -> Finding:
+    from workers.modeling.hub import published_weights
+
     name = settings.name
     try:
         state = published_weights(name)

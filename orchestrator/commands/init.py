@@ -197,7 +197,7 @@ def _check(text: str, where: str) -> None:
 
 def _available_backbone() -> tuple[str, str]:
     """timm's published ViT-B where its weights are on this machine or can be fetched, else the embedded backbone."""
-    from orchestrator.checkup.weights import published_weights
+    from workers.modeling.hub import published_weights
 
     state = published_weights(PUBLISHED)
     if state.available:

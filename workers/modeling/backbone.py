@@ -330,8 +330,9 @@ def _embedded_model(
 
 
 def _timm_model(settings: BackboneSettings, options: dict[str, Any]) -> tuple[nn.Module, str]:
+    from workers.modeling.hub import load_from_hub
     from workers.modeling.torchvision_compat import import_timm
-    from workers.modeling.weights import fit_weights, load_from_hub, read_weights
+    from workers.modeling.weights import fit_weights, read_weights
 
     timm = import_timm()
     check_name(timm, settings.name)

@@ -1,8 +1,7 @@
-"""Where a backbone's weights come from, and whether they fit: a local file, or the hub that timm names.
+"""A backbone's weights from a local file, and whether they fit.
 
-Local files are checked key by key before anything is loaded, since timm itself ignores missing keys once the
-classifier is dropped.  The hub is asked only after a quick look whether it can be reached at all: its client
-would retry for most of a minute.
+They are checked key by key before anything is loaded, since timm itself ignores missing keys once the classifier is
+dropped.
 """
 
 from __future__ import annotations
@@ -10,14 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import socket
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 from workers.errors import BackboneError
 
@@ -25,12 +21,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
-PROBE_SECONDS = 5.0
-"""How long to wait for the hub to answer a connection before it counts as unreachable."""
 
 _HEADS = ("head", "head_dist", "head_drop", "fc", "classifier", "pre_logits", "lin_cls")
 _POSITIONS = ("pos_embed", "rel_pos", "relative_position", "position_embed")
-_MISFIT = (KeyError, RuntimeError, ValueError, AttributeError, TypeError, IndexError)
+MISFIT = (KeyError, RuntimeError, ValueError, AttributeError, TypeError, IndexError)
+"""What timm and PyTorch raise on weights of another architecture."""
 
 
 def weights_digest(model: nn.Module) -> str:
@@ -46,9 +41,6 @@ def weights_digest(model: nn.Module) -> str:
         digest.update(f"{name}\0{data.dtype}\0{tuple(data.shape)}\0".encode())
         digest.update(data.reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()[:32]
-
-
-# -- local files ---------------------------------------------------------------------------------------------
 
 
 def read_weights(path: str) -> dict[str, Tensor]:
@@ -77,9 +69,9 @@ def read_weights(path: str) -> dict[str, Tensor]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's remarks on pickles it is about to refuse
             state = load_state_dict(str(file), weights_only=True)
-    except (OSError, SafetensorError, pickle.UnpicklingError, EOFError, *_MISFIT) as error:
+    except (OSError, SafetensorError, pickle.UnpicklingError, EOFError, *MISFIT) as error:
         raise BackboneError(
-            f"backbone.weights '{path}' cannot be read as weights ({_first_line(error)}): give a "
+            f"backbone.weights '{path}' cannot be read as weights ({first_line(error)}): give a "
             ".safetensors file or a PyTorch checkpoint that holds tensors only"
         ) from error
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
@@ -144,7 +136,7 @@ def _converted(model: nn.Module, weights: Mapping[str, Tensor]) -> Mapping[str, 
         return None
     try:
         return filter_fn(dict(weights), model)
-    except _MISFIT:
+    except MISFIT:
         return None
 
 
@@ -188,120 +180,7 @@ def _more(keys: list[str]) -> str:
     return f" and {len(keys) - 1} more" if len(keys) > 1 else ""
 
 
-# -- the hub -------------------------------------------------------------------------------------------------
-
-
-def load_from_hub(name: str, options: Mapping[str, Any]) -> nn.Module:
-    """timm's model with its published weights, from the local hub cache or downloaded into it.
-
-    Raises:
-        BackboneError: nothing is published under this name, or the hub cannot be reached; says what to do.
-    """
-    from workers.modeling.torchvision_compat import import_timm
-
-    # Read by huggingface_hub when it is first imported; a user's own values win.
-    os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", "5")
-    os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "15")
-    timm = import_timm()
-    from safetensors import SafetensorError
-
-    cfg = timm.models.get_pretrained_cfg(name)
-    if cfg is None or not cfg.has_weights:
-        published = timm.list_pretrained(f"{name.partition('.')[0]}*")[:3]
-        hint = f", or set backbone.name to one of {', '.join(published)}" if published else ""
-        raise BackboneError(
-            f"no weights are published for '{name}': set backbone.weights=PATH to a local file{hint}"
-        )
-    overlay = {}
-    cached = _cached_file(cfg)
-    if cached is not None:
-        overlay["file"] = cached
-    else:
-        host = _source_host(cfg)
-        if not _reachable(host):
-            raise BackboneError(_unreachable(name, host[0]))
-    try:
-        model: nn.Module = timm.create_model(
-            name, pretrained=True, pretrained_cfg_overlay=overlay, **options
-        )
-    except _network_errors() as error:
-        raise BackboneError(_unreachable(name, _first_line(error))) from error
-    except (SafetensorError, pickle.UnpicklingError, EOFError, *_MISFIT) as error:
-        raise BackboneError(
-            f"the published weights of '{name}' cannot be loaded ({_first_line(error)}): set "
-            "backbone.weights=PATH to a local file, leave backbone.image_size out, or delete "
-            f"{cached or 'the hub cache'} if it is damaged"
-        ) from error
-    return model
-
-
-def _unreachable(name: str, why: str) -> str:
-    return (
-        f"the weights of '{name}' are not on this machine and the hub cannot be reached ({why}): set "
-        "backbone.weights=PATH to a local .safetensors or .pth file, or run once where the hub is reachable"
-    )
-
-
-def _cached_file(cfg: Any) -> str | None:
-    """The weights in the local hub cache, so that a cached backbone needs no network."""
-    if not cfg.hf_hub_id:
-        return None
-    from huggingface_hub import try_to_load_from_cache
-
-    repo, _, revision = str(cfg.hf_hub_id).partition("@")
-    names = [cfg.hf_hub_filename] if cfg.hf_hub_filename else []
-    for filename in names or ["model.safetensors", "pytorch_model.bin"]:
-        found = try_to_load_from_cache(repo, filename, revision=revision or None)
-        if isinstance(found, str) and Path(found).is_file():
-            return found
-    return None
-
-
-def _source_host(cfg: Any) -> tuple[str, int]:
-    if cfg.hf_hub_id:
-        from huggingface_hub import constants
-
-        url = constants.ENDPOINT
-    else:
-        url = cfg.url
-    parts = urlsplit(url)
-    return parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
-
-
-def _reachable(host: tuple[str, int]) -> bool:
-    """Whether the host, or the proxy that stands before it, accepts a connection within a few seconds."""
-    import urllib.request
-
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
-        return False
-    proxy = urllib.request.getproxies().get("https")
-    if proxy and not urllib.request.proxy_bypass(host[0]):
-        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-        host = parts.hostname or host[0], parts.port or 3128
-    reached = threading.Event()
-
-    def connect() -> None:
-        try:
-            socket.create_connection(host, timeout=PROBE_SECONDS).close()
-        except OSError:
-            return
-        reached.set()
-
-    # In a thread, because a name server that does not answer holds getaddrinfo beyond any time-out.
-    attempt = threading.Thread(target=connect, daemon=True)
-    attempt.start()
-    attempt.join(PROBE_SECONDS + 1)
-    return reached.is_set()
-
-
-def _network_errors() -> tuple[type[BaseException], ...]:
-    errors: list[type[BaseException]] = [OSError]
-    httpx = sys.modules.get("httpx")
-    if httpx is not None:
-        errors.append(httpx.HTTPError)
-    return tuple(errors)
-
-
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of what another library says went wrong."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

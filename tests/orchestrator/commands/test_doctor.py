@@ -19,6 +19,7 @@ from tests.orchestrator.commands.command_line import CommandLine
 from tests.pipelines.sources.data import write_features
 from workers.errors import BackboneError
 from workers.modeling.backbone import BackboneSettings
+from workers.modeling.hub import published_weights
 
 SECRET = "a" * 40
 
@@ -180,17 +181,17 @@ def test_ready_features_need_no_backbone(typed: CommandLine, tmp_path: Path) -> 
 
 def test_hub_weights_are_looked_for_and_never_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "vit_tiny_patch16_224"
-    assert not weights.published_weights(name).available
+    assert not published_weights(name).available
     settings = BackboneSettings(name=name)
     finding = list(weights.check_weights(settings, needed=True))[-1]
     assert finding.status == "wrong"
     assert "backbone.weights=PATH" in finding.advice
-    monkeypatch.setattr("workers.modeling.weights._reachable", lambda _: True)
+    monkeypatch.setattr("workers.modeling.hub._reachable", lambda _: True)
     assert "can be reached" in list(weights.check_weights(settings, needed=True))[-1].found
-    monkeypatch.setattr("workers.modeling.weights._cached_file", lambda _: "file")
+    monkeypatch.setattr("workers.modeling.hub._cached_file", lambda _: "file")
     assert "on this machine" in list(weights.check_weights(settings, needed=True))[-1].found
     with pytest.raises(BackboneError, match="no weights for 'vit_nano'"):
-        weights.published_weights("vit_nano")
+        published_weights("vit_nano")
 
 
 def test_local_weights_that_do_not_fit_are_wrong(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from workers.errors import BackboneError
-from workers.modeling import weights as weights_module
+from workers.modeling import hub
 from workers.modeling.backbone import Backbone, BackboneSettings, resolve_device
 from workers.modeling.torchvision_compat import define_missing_operators, import_timm
 
-DEMO_FILE = Path(weights_module.__file__).parent / "assets" / "demo_vit.safetensors"
+DEMO_FILE = Path(hub.__file__).parent / "assets" / "demo_vit.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -254,8 +254,8 @@ def test_a_backbone_without_cls_token_is_refused_before_its_weights_are_fetched(
 def test_an_unreachable_hub_is_said_quickly_with_both_ways_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(weights_module, "_cached_file", lambda cfg: None)
-    monkeypatch.setattr(weights_module, "_source_host", lambda cfg: ("hub.invalid", 443))
+    monkeypatch.setattr(hub, "_cached_file", lambda cfg: None)
+    monkeypatch.setattr(hub, "_source_host", lambda cfg: ("hub.invalid", 443))
     started = time.monotonic()
     refused(
         r"hub cannot be reached .* backbone\.weights=PATH .* where the hub is reachable",
@@ -267,10 +267,10 @@ def test_an_unreachable_hub_is_said_quickly_with_both_ways_out(
 def test_a_name_server_that_never_answers_does_not_hold_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(weights_module, "PROBE_SECONDS", 0.2)
-    monkeypatch.setattr(weights_module.socket, "create_connection", lambda *a, **k: time.sleep(30))
+    monkeypatch.setattr(hub, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(hub.socket, "create_connection", lambda *a, **k: time.sleep(30))
     started = time.monotonic()
-    assert not weights_module._reachable(("hub.invalid", 443))
+    assert not hub._reachable(("hub.invalid", 443))
     assert time.monotonic() - started < 5
 
 
@@ -282,11 +282,11 @@ def test_weights_in_the_hub_cache_need_no_network(
 
     cached = tmp_path / "model.safetensors"
     save_file(timm.create_model("vit_tiny_patch16_224", num_classes=10).state_dict(), cached)
-    monkeypatch.setattr(weights_module, "_cached_file", lambda cfg: str(cached))
-    monkeypatch.setattr(weights_module, "_reachable", lambda host: pytest.fail("asked the network"))
-    hub = Backbone.load(BackboneSettings(name="vit_tiny_patch16_224"))
+    monkeypatch.setattr(hub, "_cached_file", lambda cfg: str(cached))
+    monkeypatch.setattr(hub, "_reachable", lambda host: pytest.fail("asked the network"))
+    from_hub = Backbone.load(BackboneSettings(name="vit_tiny_patch16_224"))
     local = Backbone.load(BackboneSettings(name="vit_tiny_patch16_224", weights=str(cached)))
-    assert hub.fingerprint == local.fingerprint
+    assert from_hub.fingerprint == local.fingerprint
 
 
 def test_a_damaged_file_in_the_hub_cache_is_named(
@@ -294,7 +294,7 @@ def test_a_damaged_file_in_the_hub_cache_is_named(
 ) -> None:
     cached = tmp_path / "model.safetensors"
     cached.write_bytes(b"half a download")
-    monkeypatch.setattr(weights_module, "_cached_file", lambda cfg: str(cached))
+    monkeypatch.setattr(hub, "_cached_file", lambda cfg: str(cached))
     refused(
         r"cannot be loaded .* delete .*model\.safetensors if it is damaged",
         name="vit_tiny_patch16_224",
