@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import yaml
 
+from orchestrator.manifests.documents import (
+    Document,
+    autoscaled,
+    cluster_of,
+    containers,
+    groups,
+    pods,
+)
+from orchestrator.manifests.operator_rules import OPERATOR_RULES
 from orchestrator.manifests.settings import quantity_bytes
 
-Document = dict[str, Any]
 Rule = Callable[[Document], Iterator[str]]
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -34,39 +41,6 @@ def lint(documents: Sequence[Document]) -> list[str]:
     ]
     problems += _lost_storage(documents)
     return problems
-
-
-def _cluster(document: Document) -> Document:
-    """The cluster's spec, empty for other kinds."""
-    if document.get("kind") == "RayCluster":
-        return document.get("spec") or {}
-    if document.get("kind") == "RayJob":
-        return (document.get("spec") or {}).get("rayClusterSpec") or {}
-    return {}
-
-
-def _groups(document: Document) -> list[tuple[str, Document]]:
-    cluster = _cluster(document)
-    if not cluster:
-        return []
-    head = [("head", cluster.get("headGroupSpec") or {})]
-    return head + [(g.get("groupName", "?"), g) for g in cluster.get("workerGroupSpecs") or []]
-
-
-def _pods(document: Document) -> list[tuple[str, Document]]:
-    pods = [(name, (g.get("template") or {}).get("spec") or {}) for name, g in _groups(document)]
-    submitter = (document.get("spec") or {}).get("submitterPodTemplate") or {}
-    if document.get("kind") == "RayJob" and submitter:
-        pods.append(("submitter", submitter.get("spec") or {}))
-    return pods
-
-
-def _containers(document: Document) -> list[tuple[str, Document]]:
-    return [(name, c) for name, pod in _pods(document) for c in pod.get("containers") or []]
-
-
-def _autoscaled(document: Document) -> bool:
-    return bool(_cluster(document).get("enableInTreeAutoscaling"))
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -108,7 +82,7 @@ def ending(document: Document) -> Iterator[str]:
         yield "ttlSecondsAfterFinished needs shutdownAfterJobFinishes: true"
     if rules and shutdown:
         yield "shutdownAfterJobFinishes and deletionStrategy.deletionRules exclude each other"
-    if _autoscaled(document) and any(rule.get("policy") == "DeleteWorkers" for rule in rules):
+    if autoscaled(document) and any(rule.get("policy") == "DeleteWorkers" for rule in rules):
         yield "deletion policy DeleteWorkers cannot be used with the autoscaler"
     if spec.get("suspend") and not shutdown:
         yield "a suspended job needs shutdownAfterJobFinishes: true"
@@ -121,7 +95,7 @@ def ending(document: Document) -> Iterator[str]:
 
 def replicas(document: Document) -> Iterator[str]:
     seen: set[str] = set()
-    for group in _cluster(document).get("workerGroupSpecs") or []:
+    for group in cluster_of(document).get("workerGroupSpecs") or []:
         name = group.get("groupName", "?")
         low, high = group.get("minReplicas", 0), group.get("maxReplicas", 2**31 - 1)
         if low > high:
@@ -134,12 +108,12 @@ def replicas(document: Document) -> Iterator[str]:
 
 
 def autoscaler(document: Document) -> Iterator[str]:
-    if not _autoscaled(document):
+    if not autoscaled(document):
         return
-    cluster = _cluster(document)
+    cluster = cluster_of(document)
     version = (cluster.get("autoscalerOptions") or {}).get("version", "v2")
     head = cluster.get("headGroupSpec") or {}
-    for name, pod in _pods(document):
+    for name, pod in pods(document):
         if version == "v2" and pod.get("restartPolicy", "Never") != "Never" and name != "submitter":
             yield f"group {name}: restartPolicy must be Never with autoscaler v2"
     if (head.get("rayStartParams") or {}).get("num-cpus") != "0":
@@ -147,13 +121,13 @@ def autoscaler(document: Document) -> Iterator[str]:
 
 
 def versions(document: Document) -> Iterator[str]:
-    cluster = _cluster(document)
+    cluster = cluster_of(document)
     if not cluster:
         return
     version = cluster.get("rayVersion", "")
     if not version:
         yield "rayVersion is missing: the operator needs it for authentication and autoscaling"
-    for name, container in _containers(document):
+    for name, container in containers(document):
         tagged = re.search(r"ray:?-?(\d+\.\d+\.\d+)", container.get("image", "").rpartition("/")[2])
         if version and tagged and tagged[1] != version:
             yield f"group {name}: the image has Ray {tagged[1]} and rayVersion is {version}"
@@ -166,7 +140,7 @@ def versions(document: Document) -> Iterator[str]:
 
 def images(document: Document) -> Iterator[str]:
     found = set()
-    for name, container in _containers(document):
+    for name, container in containers(document):
         image = container.get("image", "")
         last = image.rpartition("/")[2]
         if ":" not in last and "@" not in last:
@@ -179,7 +153,7 @@ def images(document: Document) -> Iterator[str]:
 
 
 def gpus(document: Document) -> Iterator[str]:
-    for name, pod in _pods(document):
+    for name, pod in pods(document):
         for container in pod.get("containers") or []:
             resources = container.get("resources") or {}
             limit = (resources.get("limits") or {}).get("nvidia.com/gpu")
@@ -194,7 +168,7 @@ def gpus(document: Document) -> Iterator[str]:
 
 
 def shared_memory(document: Document) -> Iterator[str]:
-    for name, group in _groups(document):
+    for name, group in groups(document):
         pod = (group.get("template") or {}).get("spec") or {}
         volumes = {v.get("name"): v for v in pod.get("volumes") or []}
         for container in (pod.get("containers") or [])[:1]:
@@ -213,7 +187,7 @@ def shared_memory(document: Document) -> Iterator[str]:
 
 
 def volumes(document: Document) -> Iterator[str]:
-    for name, pod in _pods(document):
+    for name, pod in pods(document):
         known = {volume.get("name") for volume in pod.get("volumes") or []}
         for container in pod.get("containers") or []:
             for mount in container.get("volumeMounts") or []:
@@ -222,7 +196,7 @@ def volumes(document: Document) -> Iterator[str]:
 
 
 def resources(document: Document) -> Iterator[str]:
-    for name, container in _containers(document):
+    for name, container in containers(document):
         found = container.get("resources") or {}
         limits, requests = found.get("limits") or {}, found.get("requests") or {}
         if "memory" not in limits or "cpu" not in limits:
@@ -232,14 +206,14 @@ def resources(document: Document) -> Iterator[str]:
 
 
 def secrets(document: Document) -> Iterator[str]:
-    for name, container in _containers(document):
+    for name, container in containers(document):
         for variable in container.get("env") or []:
             if "value" in variable and SECRET_NAME.search(variable.get("name", "")):
                 yield f"group {name}: {variable['name']} stands in the manifest: use a Secret"
 
 
 def privileges(document: Document) -> Iterator[str]:
-    for name, pod in _pods(document):
+    for name, pod in pods(document):
         for container in pod.get("containers") or []:
             security = {
                 **(pod.get("securityContext") or {}),
@@ -260,9 +234,9 @@ def kueue(document: Document) -> Iterator[str]:
         yield "Kueue needs shutdownAfterJobFinishes: true"
     if spec.get("clusterSelector"):
         yield "Kueue cannot manage a job on an existing cluster (clusterSelector)"
-    if _autoscaled(document):
+    if autoscaled(document):
         yield "Kueue admits a cluster of fixed size: set enableInTreeAutoscaling: false"
-    groups = _cluster(document).get("workerGroupSpecs") or []
+    groups = cluster_of(document).get("workerGroupSpecs") or []
     if len(groups) > 7:
         yield f"Kueue allows 7 worker groups, there are {len(groups)}"
     if any(group.get("groupName") == "head" for group in groups):
@@ -284,6 +258,7 @@ RULES: tuple[Rule, ...] = (
     secrets,
     privileges,
     kueue,
+    *OPERATOR_RULES,
 )
 
 
@@ -303,7 +278,7 @@ def _lost_storage(documents: Iterable[Document]) -> list[str]:
         if "://" in storage:
             continue
         for document in documents:
-            for name, group in _groups(document):
+            for name, group in groups(document):
                 pod = (group.get("template") or {}).get("spec") or {}
                 if not any(storage.startswith(f"{path}/") for path in _claimed_paths(pod)):
                     problems.append(

@@ -173,6 +173,43 @@ MISTAKES: dict[str, Callable[[Document], object]] = {
     "use a Secret": lambda d: container(d)["env"].append({"name": "WANDB_API_KEY", "value": "x"}),
     "runAsNonRoot": lambda d: pod(d)["securityContext"].pop("runAsNonRoot"),
     "allowPrivilegeEscalation": lambda d: container(d).pop("securityContext"),
+    "submitterPodTemplate cannot be used with SidecarMode": lambda d: d["spec"].update(
+        submissionMode="SidecarMode"
+    ),
+    "must name the cluster": lambda d: d["spec"].update(clusterSelector={"x": "y"}),
+    "suspend cannot be used with clusterSelector": lambda d: d["spec"].update(
+        suspend=True, clusterSelector={"ray.io/cluster": "x"}
+    ),
+    "deletionRules and onSuccess": lambda d: d["spec"].update(
+        deletionStrategy={
+            "deletionRules": [{"policy": "DeleteSelf", "condition": {"jobStatus": "FAILED"}}],
+            "onSuccess": {"policy": "DeleteSelf"},
+        }
+    ),
+    "or both onSuccess and onFailure": lambda d: d["spec"].update(deletionStrategy={}),
+    "either jobStatus or jobDeploymentStatus": lambda d: d["spec"].update(
+        deletionStrategy={"deletionRules": [{"policy": "DeleteSelf", "condition": {}}]}
+    ),
+    "runtimeEnvYAML is not": lambda d: d["spec"].update(runtimeEnvYAML="pip: ["),
+    "state resources or rayStartParams": lambda d: head(d).update(resources={"cpu": "4"}),
+    "labels do not belong": lambda d: worker(d)["rayStartParams"].update(labels="a=b"),
+    "there is no container": lambda d: pod(d).pop("containers"),
+    "keep the former": lambda d: head(d)["template"]["spec"]["containers"][0]["env"].append(
+        {"name": "RAY_enable_autoscaler_v2", "value": "1"}
+    ),
+    "without enableInTreeAutoscaling": lambda d: (
+        d["spec"]["rayClusterSpec"].update(enableInTreeAutoscaling=False),
+        head(d)["template"]["spec"]["containers"][0]["env"].append(
+            {"name": "RAY_enable_autoscaler_v2", "value": "1"}
+        ),
+    ),
+    "suspend cannot be used with the autoscaler": lambda d: worker(d).update(suspend=True),
+    "needs autoscaler v2": lambda d: d["spec"]["rayClusterSpec"]["autoscalerOptions"].update(
+        version="v1"
+    ),
+    "use gcsFaultToleranceOptions": lambda d: head(d)["template"]["spec"]["containers"][0][
+        "env"
+    ].append({"name": "RAY_REDIS_ADDRESS", "value": "redis:6379"}),
     "set enableInTreeAutoscaling: false": lambda d: d["metadata"]["labels"].update(
         {"kueue.x-k8s.io/queue-name": "luca"}
     ),
