@@ -342,6 +342,27 @@ def test_image_manifests_and_wheel_agree_on_ray() -> None:
     assert f'version = "{re.findall(r"luca:([0-9.]+)-ray", dockerfile)[0]}"' in project
 
 
+def test_the_image_has_the_versions_that_the_tests_run_with() -> None:
+    dockerfile = (ROOT / "infra" / "Dockerfile").read_text("utf-8")
+    ignored = (ROOT / "infra" / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
+    constraints = (ROOT / "constraints.txt").read_text("utf-8")
+    for name in ("ray", "torch", "torchvision"):
+        (tested,) = re.findall(rf"(?m)^{name}==(\S+)", constraints)
+        assert set(re.findall(rf"{name.upper()}_VERSION=(\S+)", dockerfile)) == {tested}
+    assert dockerfile.count("pip install --constraint /wheels/constraints.txt") == 2
+    copied = re.findall(r"(?m)^COPY (?!--from)(.+) \S+$", dockerfile)
+    for name in " ".join(copied).split():
+        assert f"!{name}" in ignored
+
+
+def test_pods_that_ask_for_no_gpu_are_shown_none() -> None:
+    assignments = re.findall(
+        r"(?m)^(?:ENV|ARG)? +?(\w+)=", (ROOT / "infra" / "Dockerfile").read_text("utf-8")
+    )
+    assert "NVIDIA_DRIVER_CAPABILITIES" in assignments
+    assert "NVIDIA_VISIBLE_DEVICES" not in assignments
+
+
 def test_both_images_run_without_root_and_as_the_manifests_say() -> None:
     dockerfile = (ROOT / "infra" / "Dockerfile").read_text("utf-8")
     stages = re.split(r"(?m)^FROM ", dockerfile)[1:]
