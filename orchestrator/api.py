@@ -101,9 +101,13 @@ class OpenBank:
 
 def headline_router(routers: tuple[str, ...]) -> str:
     """The first of an experiment's routers that a prediction can use."""
-    from workers.modeling.routers import ROUTERS
+    from workers.modeling.router_settings import ROUTER_SETTINGS
 
-    usable = (r for r in routers if not ROUTERS[r].upper_bound and not ROUTERS[r].order_dependent)
+    usable = (
+        name
+        for name in routers
+        if not (ROUTER_SETTINGS[name].upper_bound or ROUTER_SETTINGS[name].order_dependent)
+    )
     return next(usable, "lda")
 
 

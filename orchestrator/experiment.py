@@ -20,8 +20,8 @@ from pipelines.search import SearchSettings
 from pipelines.stream import StreamSettings
 from workers.modeling.backbone import BackboneSettings
 from workers.modeling.evaluation_settings import EvaluationSettings
-from workers.modeling.learner import LearningSettings
-from workers.modeling.luca import LucaSettings
+from workers.modeling.learning_settings import LearningSettings
+from workers.modeling.luca_settings import LucaSettings
 from workers.modeling.recipes import RECIPES
 from workers.settings import Settings
 from workers.storage.features import FeatureSettings

@@ -16,7 +16,7 @@ from pipelines.actors import ActorPool, Loop
 from pipelines.extraction import FeatureFlow
 from pipelines.fleet import Fleet
 from workers.errors import FeatureCorruptionError, LucaError, StateLostError
-from workers.modeling.routers import ROUTERS
+from workers.modeling.router_settings import ROUTER_SETTINGS
 from workers.scored import MethodPredictions, Scored, TestPart, TrainPart
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class EvaluationFlow:
         self._baselines = (
             ActorPool(loop, fleet.evaluators[-1:], depth=1) if plan.baselines else None
         )
-        self._order_dependent = tuple(r for r in plan.routers if ROUTERS[r].order_dependent)
+        self._order_dependent = tuple(r for r in plan.routers if ROUTER_SETTINGS[r].order_dependent)
         self._per_sample = tuple(r for r in plan.routers if r not in self._order_dependent)
         self._queue: list[_Pending] = []
         self._running: _Pending | None = None

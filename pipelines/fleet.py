@@ -19,8 +19,8 @@ from pipelines.cluster import (
 from pipelines.cluster.placement import RolePlan
 from workers.modeling.backbone import BackboneSettings
 from workers.modeling.evaluation_settings import EvaluationSettings
-from workers.modeling.learner import LearningSettings
-from workers.modeling.luca import LucaSettings
+from workers.modeling.learning_settings import LearningSettings
+from workers.modeling.luca_settings import LucaSettings
 from workers.samples import SampleReader
 from workers.storage.features import FeatureSettings
 

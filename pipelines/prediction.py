@@ -91,8 +91,10 @@ class Model:
         from workers.modeling.routers import ROUTERS
 
         kind = ROUTERS.get(router)
-        if kind is not None and kind.upper_bound:
-            others = ", ".join(name for name, each in ROUTERS.items() if not each.upper_bound)
+        if kind is not None and kind.Options.upper_bound:
+            others = ", ".join(
+                name for name, each in ROUTERS.items() if not each.Options.upper_bound
+            )
             raise SettingsError(
                 f"router '{router}' is told the true task of every sample, which a prediction does not know: "
                 f"choose one of {others}"
@@ -112,7 +114,7 @@ class Model:
     @property
     def order_dependent(self) -> bool:
         """Whether a prediction depends on the other samples of its batch, as with "batch_entropy"."""
-        return self._predictor.router.order_dependent
+        return self._predictor.router.Options.order_dependent
 
     @property
     def reads_images(self) -> bool:

@@ -16,8 +16,8 @@ from workers.errors import StateLostError
 from workers.feature_rows import open_rows
 from workers.modeling.baselines import BASELINES, Baseline, BaselineContext
 from workers.modeling.evaluation_settings import EvaluationSettings
-from workers.modeling.learner import LearningSettings
-from workers.modeling.luca import LucaSettings
+from workers.modeling.learning_settings import LearningSettings
+from workers.modeling.luca_settings import LucaSettings
 from workers.scored import MethodPredictions, TestPart, TrainPart
 from workers.storage.features import FeatureCache
 from workers.storage.filesystem import Storage

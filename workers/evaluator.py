@@ -14,8 +14,8 @@ from workers.storage.filesystem import Storage
 
 if TYPE_CHECKING:
     from workers.modeling.evaluation_settings import EvaluationSettings
-    from workers.modeling.learner import LearningSettings
-    from workers.modeling.luca import LucaSettings
+    from workers.modeling.learning_settings import LearningSettings
+    from workers.modeling.luca_settings import LucaSettings
 
 
 class EvaluatorImpl:

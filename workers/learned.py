@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from workers.feature_rows import FeatureRows
     from workers.modeling.evaluation_settings import EvaluationSettings
     from workers.modeling.learning_settings import LearningSettings
-    from workers.modeling.luca import LucaSettings
+    from workers.modeling.luca_settings import LucaSettings
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -96,7 +96,8 @@ def _made_bank(width: int, tasks: int) -> tuple[Any, Any]:
     import numpy as np
     import torch
 
-    from workers.modeling.luca import LucaSettings, init_parameters
+    from workers.modeling.luca import init_parameters
+    from workers.modeling.luca_settings import LucaSettings
     from workers.modeling.predictor import BankTensors, TaskModule
     from workers.modeling.statistics import TaskStatistics
 

@@ -159,8 +159,9 @@ def _learn(folder: str, parts: int, batch: int) -> dict[str, Any]:
     """In the trainer's process: one epoch and the router's sums over all rows."""
     import torch
 
-    from workers.modeling.learner import LearningSettings, learn_local
-    from workers.modeling.luca import LucaSettings
+    from workers.modeling.learner import learn_local
+    from workers.modeling.learning_settings import LearningSettings
+    from workers.modeling.luca_settings import LucaSettings
     from workers.modeling.statistics import TaskStatistics
     from workers.storage.features import FeatureCache, FeatureSet, PartKey
     from workers.storage.filesystem import Storage

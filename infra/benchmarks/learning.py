@@ -92,8 +92,10 @@ def _many(*, long: bool) -> list[Row]:
 def _data(samples: int, epochs: int, *, width: int = WIDTH, seed: int = 0) -> dict[str, Any]:
     import torch
 
-    from workers.modeling.learner import LearningSettings, UnifiedHead
-    from workers.modeling.luca import LucaSettings, init_parameters
+    from workers.modeling.learner import UnifiedHead
+    from workers.modeling.learning_settings import LearningSettings
+    from workers.modeling.luca import init_parameters
+    from workers.modeling.luca_settings import LucaSettings
 
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(samples) % CLASSES
@@ -131,7 +133,7 @@ def _plain(data: dict[str, Any]) -> dict[str, Any]:
 
 def _ours(data: dict[str, Any], objective: str, mode: str) -> dict[str, Any]:
     from workers.modeling.learner import learn_local, learn_unified
-    from workers.modeling.luca import LucaSettings
+    from workers.modeling.luca_settings import LucaSettings
 
     parts = ("weights", "biases", "norm") if mode == "subgradient" else ("weights",)
     learning = data["learning"].model_copy(update={"l1_mode": mode, "l1_parts": parts})
@@ -160,7 +162,7 @@ def _alone(jobs: list[Any]) -> list[Any]:
 
 def _job(data: dict[str, Any]) -> Any:
     from workers.modeling.learner import LearnJob
-    from workers.modeling.luca import LucaSettings
+    from workers.modeling.luca_settings import LucaSettings
 
     return LearnJob(
         views=[data["features"]],

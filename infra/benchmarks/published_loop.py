@@ -141,7 +141,7 @@ class _Reference:
         import torch
 
         from infra.benchmarks.published_model import CosineHead, LucaModule, PlainTrainer
-        from workers.modeling.learner import LearningSettings
+        from workers.modeling.learning_settings import LearningSettings
 
         torch.manual_seed(0)
         width = self._stages.extractor.width

@@ -219,16 +219,16 @@ def _fleet_spec(prepared: Prepared) -> FleetSpec:
 def method_kinds(evaluation: EvaluationSettings) -> dict[str, dict[str, str]]:
     """Methods that the report does not know by name, by what they say of themselves."""
     from orchestrator.report.methods import describe
-    from workers.modeling.baselines import BASELINES
-    from workers.modeling.routers import ROUTERS
+    from workers.modeling.baseline_settings import BASELINE_SETTINGS
+    from workers.modeling.router_settings import ROUTER_SETTINGS
 
     kinds: dict[str, dict[str, str]] = {}
     for name in evaluation.reported_routers:
-        router = ROUTERS[name]
+        router = ROUTER_SETTINGS[name]
         kind = "upper bound" if router.upper_bound else "router"
         kinds[name] = {"kind": "order" if router.order_dependent else kind}
     for name in evaluation.baselines:
-        bound = BASELINES[name].bound
+        bound = BASELINE_SETTINGS[name].bound
         kinds[name] = {"kind": f"{bound} bound" if bound else "baseline"}
     return {name: said for name, said in kinds.items() if describe(name).kind != said["kind"]}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from workers.modeling.evaluation_settings import EvaluationSettings
-from workers.modeling.learner import LearningSettings
-from workers.modeling.luca import LucaSettings
+from workers.modeling.learning_settings import LearningSettings
+from workers.modeling.luca_settings import LucaSettings
 from workers.settings import Settings
 
 

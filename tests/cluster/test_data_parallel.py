@@ -13,8 +13,9 @@ from pipelines.cluster import ClusterSettings, RayHandle, join_ray
 from pipelines.data_parallel import Group, learn_data_parallel
 from tests.cluster.conftest import STORE
 from workers.errors import SettingsError
-from workers.modeling.learner import LearningSettings, LearnJob, learn_many
-from workers.modeling.luca import LucaSettings
+from workers.modeling.learner import LearnJob, learn_many
+from workers.modeling.learning_settings import LearningSettings
+from workers.modeling.luca_settings import LucaSettings
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from pipelines.pictures import PictureDecoder
 from workers.modeling.backbone import Backbone, BackboneSettings
-from workers.modeling.luca import LucaSettings, init_parameters
+from workers.modeling.luca import init_parameters
+from workers.modeling.luca_settings import LucaSettings
 from workers.modeling.statistics import TaskStatistics
 from workers.storage.bank import Bank, BankVersion
 from workers.storage.bank_draft import TaskDraft

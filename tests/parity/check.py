@@ -15,8 +15,10 @@ from torch import Tensor
 from workers.modeling.bank_tensors import BankTensors, TaskModule
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.heads import UnifiedHead, grow_unified_head
-from workers.modeling.learner import Execution, LearnedTask, LearningSettings, learn_unified
-from workers.modeling.luca import PARAMETER_NAMES, Flow, LucaSettings, Parameters, apply
+from workers.modeling.learner import Execution, LearnedTask, learn_unified
+from workers.modeling.learning_settings import LearningSettings
+from workers.modeling.luca import PARAMETER_NAMES, Parameters, apply
+from workers.modeling.luca_settings import Flow, LucaSettings
 from workers.modeling.predictor import Predictor
 from workers.modeling.recipes import RECIPES
 from workers.modeling.scoring import ModuleScorer

@@ -13,8 +13,8 @@ from workers.bank_scoring import Scorer
 from workers.feature_rows import FeatureRows
 from workers.learned import LearnRequest, TaskHeader
 from workers.modeling.evaluation_settings import EvaluationSettings
-from workers.modeling.learner import LearningSettings
-from workers.modeling.luca import LucaSettings
+from workers.modeling.learning_settings import LearningSettings
+from workers.modeling.luca_settings import LucaSettings
 from workers.registry import RegistryImpl
 from workers.scored import MethodPredictions, Scored, TestPart
 from workers.storage.features import FeatureCache, PartKey

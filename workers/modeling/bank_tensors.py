@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from workers.errors import BankError, DataError
-from workers.modeling.luca import Flow, Parameters
+from workers.modeling.luca import Parameters
+from workers.modeling.luca_settings import Flow
 from workers.modeling.pooling import PooledStatistics
 from workers.modeling.statistics import TaskStatistics
 from workers.modeling.whitening import Whitening

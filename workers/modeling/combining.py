@@ -14,12 +14,11 @@ router's posterior over tasks and slots, and p(c|t,x) the module of task t:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Combination = Literal["hard", "joint", "product"]
+from workers.modeling.router_settings import Combination
 
 # Share of the probability mass that may be left out: below the resolution of float32.
 NEGLIGIBLE = 1e-7

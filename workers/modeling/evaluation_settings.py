@@ -3,48 +3,36 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, create_model, field_validator
 
 from workers.errors import SettingsError
-from workers.modeling.bank_tensors import BankTensors
-from workers.modeling.baselines import BASELINES
-from workers.modeling.combining import Combination
-from workers.modeling.projection import ProjectionSpec, RandomProjection
-from workers.modeling.routers import ROUTERS, Router
-from workers.modeling.statistics import Granularity
-from workers.modeling.whitening import Whitening
+from workers.modeling.baseline_settings import BASELINE_SETTINGS
+from workers.modeling.router_settings import ROUTER_SETTINGS, Combination
+from workers.modeling.statistics_settings import StatisticsSettings
 from workers.settings import Listed, Settings
 
+if TYPE_CHECKING:
+    from workers.modeling.bank_tensors import BankTensors
+    from workers.modeling.projection import RandomProjection
+    from workers.modeling.routers import Router
+    from workers.modeling.whitening import Whitening
 
-def _options(name: str, registry: dict[str, type[Any]], what: str) -> type[Settings]:
-    """A settings model with one field a registered component, holding that component's own settings."""
+
+def _options(name: str, registry: Mapping[str, type[Settings]], what: str) -> type[Settings]:
+    """A settings model with one field a component, holding that component's own settings."""
     fields: dict[str, Any] = {
-        key: (
-            entry.Options,
-            Field(default=entry.Options(), description=f"Settings of {what} '{key}'."),
-        )
-        for key, entry in registry.items()
+        key: (own, Field(default=own(), description=f"Settings of {what} '{key}'."))
+        for key, own in registry.items()
     }
     model: type[Settings] = create_model(name, __base__=Settings, **fields)
     return model
 
 
-RouterOptions = _options("RouterOptions", ROUTERS, "router")
-BaselineOptions = _options("BaselineOptions", BASELINES, "baseline")
-
-
-class StatisticsSettings(Settings):
-    """What is kept of every task for routers."""
-
-    granularity: Granularity = Field(
-        "class",
-        description=(
-            "Gram matrix per class (a single class can be unlearned exactly) or per task (smaller)."
-        ),
-    )
+RouterOptions = _options("RouterOptions", ROUTER_SETTINGS, "router")
+BaselineOptions = _options("BaselineOptions", BASELINE_SETTINGS, "baseline")
 
 
 class EvaluationSettings(Settings):
@@ -52,14 +40,14 @@ class EvaluationSettings(Settings):
 
     routers: Listed[str] = Field(
         ("lda", "entropy", "batch_entropy", "oracle"),
-        description=f"Routers to report, of {', '.join(ROUTERS)}; the first one is the headline.",
+        description=f"Routers to report, of {', '.join(ROUTER_SETTINGS)}; the first one is the headline.",
     )
     combination: Combination = Field(
         "product", description="How the router's belief and the modules' are joined."
     )
     baselines: Listed[str] = Field(
         ("simplecil", "joint_linear"),
-        description=f"Methods to run on the same features, of {', '.join(BASELINES)}.",
+        description=f"Methods to run on the same features, of {', '.join(BASELINE_SETTINGS)}.",
     )
     statistics: StatisticsSettings = Field(
         default=StatisticsSettings(), description="What is kept of every task for routers."
@@ -76,12 +64,12 @@ class EvaluationSettings(Settings):
     def _known_routers(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if not names:
             raise ValueError("name at least one router")
-        return _known(names, ROUTERS, "router")
+        return _known(names, ROUTER_SETTINGS, "router")
 
     @field_validator("baselines")
     @classmethod
     def _known_baselines(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _known(names, BASELINES, "baseline")
+        return _known(names, BASELINE_SETTINGS, "baseline")
 
     @property
     def reported_routers(self) -> tuple[str, ...]:
@@ -104,8 +92,10 @@ class EvaluationSettings(Settings):
             SettingsError: There is no such router.
             BankError: The bank lacks what the router needs.
         """
+        from workers.modeling.routers import ROUTERS
+
         try:
-            _known((name,), ROUTERS, "router")
+            _known((name,), ROUTER_SETTINGS, "router")
         except ValueError as error:
             raise SettingsError(f"{error}.") from None
         return ROUTERS[name].fit(bank, getattr(self.router_options, name))
@@ -117,6 +107,8 @@ class EvaluationSettings(Settings):
 
         Asked for by router ``ridge`` with ``random_features``; ``seed`` is that of the run.
         """
+        from workers.modeling.projection import ProjectionSpec, RandomProjection
+
         size = self.random_features
         if size == 0:
             return None
@@ -124,7 +116,9 @@ class EvaluationSettings(Settings):
         return RandomProjection(spec, whitening)
 
 
-def _known(names: Iterable[str], registry: dict[str, type[Any]], what: str) -> tuple[str, ...]:
+def _known(
+    names: Iterable[str], registry: Mapping[str, type[Settings]], what: str
+) -> tuple[str, ...]:
     found = tuple(names)
     for name in found:
         if name not in registry:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from workers.modeling.router_settings import Prior
 from workers.modeling.shrinkage import shrunk_covariance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
-
-Prior = Literal["uniform", "counts"]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from workers.errors import DataError, SettingsError
 from workers.modeling.batches import TaskFeatures, View, ViewPool, ViewReader, as_order
 from workers.modeling.heads import UnifiedHead, class_sums, grow_unified_head, put_rows
 from workers.modeling.learning_settings import LearningSettings
-from workers.modeling.luca import LucaSettings, Parameters, apply, init_parameters
+from workers.modeling.luca import Parameters, apply, init_parameters
+from workers.modeling.luca_settings import LucaSettings
 from workers.modeling.step import Reduce
 
 

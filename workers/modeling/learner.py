@@ -23,7 +23,8 @@ from workers.modeling.flat import FlatState, Update
 from workers.modeling.heads import UnifiedHead
 from workers.modeling.jobs import Execution, LearnedTask, LearnJob, PreparedJob, task_generator
 from workers.modeling.learning_settings import LearningSettings
-from workers.modeling.luca import LucaSettings, Parameters, part_of
+from workers.modeling.luca import Parameters, part_of
+from workers.modeling.luca_settings import LucaSettings
 from workers.modeling.step import Reduce, Step
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "FeatureView",
     "LearnJob",
     "LearnedTask",
-    "LearningSettings",
     "Reduce",
     "UnifiedHead",
     "View",

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from typing_extensions import Self
 
-from workers.modeling.luca import Part
+from workers.modeling.luca_settings import Part
 from workers.settings import Listed, Settings
 
 

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import torch
-from pydantic import Field, PositiveInt
 from torch import Tensor
 from torch.nn import functional
 
 from workers.errors import SettingsError
-from workers.settings import Settings
+from workers.modeling.luca_settings import Flow, LucaSettings, Part
 
 Parameters = dict[str, Tensor]
-Flow = Literal["tosca", "tosca_r", "adapter", "calibrator"]
-Part = Literal["weights", "biases", "norm"]
 
 LAYER_NORM_EPS = 1e-5
 
@@ -34,35 +30,6 @@ PARAMETER_NAMES: dict[Flow, tuple[str, ...]] = {
     "calibrator": _CALIBRATOR,
 }
 _PARTS: dict[str, Part] = {"norm.weight": "norm", "norm.bias": "norm"}
-
-
-class LucaSettings(Settings):
-    """Shape of a LuCA module."""
-
-    flow: Flow = Field(default="tosca", description="How adapter and calibrator are joined.")
-    ratio: PositiveInt = Field(
-        default=16, description="Feature width over bottleneck width, where no rank is given."
-    )
-    adapter_rank: PositiveInt | None = Field(
-        default=None, description="Bottleneck width of the adapter; none: width // ratio."
-    )
-    calibrator_rank: PositiveInt | None = Field(
-        default=None, description="Bottleneck width of the calibrator; none: width // ratio."
-    )
-
-    def ranks(self, width: int) -> tuple[int, int]:
-        """Bottleneck widths (adapter, calibrator) for features of this width.
-
-        Raises:
-            SettingsError: the ratio leaves no bottleneck at this width.
-        """
-        if self.ratio > width and None in (self.adapter_rank, self.calibrator_rank):
-            raise SettingsError(
-                f"luca.ratio is {self.ratio}, which leaves no bottleneck for features of width "
-                f"{width}; use a ratio of at most {width}, or set adapter_rank and calibrator_rank"
-            )
-        default = width // self.ratio
-        return self.adapter_rank or default, self.calibrator_rank or default
 
 
 def part_of(name: str) -> Part:

@@ -17,7 +17,6 @@ from torch import Tensor
 from workers.errors import DataError
 from workers.modeling.bank_tensors import BankTensors, TaskModule
 from workers.modeling.combining import (
-    Combination,
     Combined,
     Routing,
     candidates,
@@ -28,6 +27,7 @@ from workers.modeling.combining import (
 )
 from workers.modeling.entropies import local_entropies, unified_entropies
 from workers.modeling.evaluation_settings import EvaluationSettings
+from workers.modeling.router_settings import Combination
 from workers.modeling.routers import Router, RouterInput
 from workers.modeling.scoring import ModuleScorer, module_scores
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -17,12 +17,11 @@ import torch
 from workers.errors import BankError, DataError
 from workers.modeling.packing import GramAccumulator, packed_length
 from workers.modeling.projection import ProjectionSpec, RandomProjection
+from workers.modeling.statistics_settings import Granularity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
-
-Granularity = Literal["class", "task"]
 
 _CHUNK_BYTES = 16 * 2**20
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from workers.modeling.flat import HEAD, SCALE, FlatState
 from workers.modeling.heads import NORM_FLOOR
-from workers.modeling.luca import LAYER_NORM_EPS, Flow, Parameters
+from workers.modeling.luca import LAYER_NORM_EPS, Parameters
+from workers.modeling.luca_settings import Flow
 
 Reduce = Callable[[Tensor], None]
 

@@ -148,5 +148,5 @@ def class_log_probs(
     """log p(class | x), float64 [n, C], with one router; ``tasks`` for those that are told."""
     settings = EvaluationSettings(**evaluation)
     predictor = Predictor(TensorLoader().load(version), settings, router)
-    told = torch.tensor(tasks) if ROUTERS[router].upper_bound else None
+    told = torch.tensor(tasks) if ROUTERS[router].Options.upper_bound else None
     return predictor.class_log_probs(torch.from_numpy(samples), task_ids=told)

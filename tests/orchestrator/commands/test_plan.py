@@ -91,7 +91,8 @@ def test_a_new_bank_of_ready_features(typed: CommandLine, features: Path) -> Non
 def test_parameters_are_those_a_module_has(typed: CommandLine, features: Path) -> None:
     import torch
 
-    from workers.modeling.luca import LucaSettings, init_parameters, parameter_count
+    from workers.modeling.luca import init_parameters, parameter_count
+    from workers.modeling.luca_settings import LucaSettings
 
     module = plan(typed, features)["module"]
     made = init_parameters(6, LucaSettings(ratio=2), generator=torch.Generator())

@@ -17,8 +17,8 @@ from pipelines.stream import Stream
 from tests.helpers import features_experiment
 from workers.extraction import Extractor, PartRequest
 from workers.modeling.evaluation_settings import EvaluationSettings
-from workers.modeling.learner import LearningSettings
-from workers.modeling.luca import LucaSettings
+from workers.modeling.learning_settings import LearningSettings
+from workers.modeling.luca_settings import LucaSettings
 from workers.storage.features import ready_key
 from workers.storage.filesystem import Storage
 

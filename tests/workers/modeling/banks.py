@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from workers.modeling.bank_tensors import BankTensors, TaskModule
-from workers.modeling.luca import LucaSettings, init_parameters
+from workers.modeling.luca import init_parameters
+from workers.modeling.luca_settings import LucaSettings
 from workers.modeling.projection import ProjectionSpec, RandomProjection
 from workers.modeling.statistics import TaskStatistics
 from workers.modeling.whitening import Whitening

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workers.modeling.learner import LearnedTask, LearningSettings, learn_local
-from workers.modeling.luca import LucaSettings
+from workers.modeling.learner import LearnedTask, learn_local
+from workers.modeling.learning_settings import LearningSettings
+from workers.modeling.luca_settings import LucaSettings
 
 LUCA = LucaSettings(ratio=8)
 

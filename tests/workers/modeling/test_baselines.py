@@ -13,8 +13,8 @@ from workers.errors import DataError, SettingsError
 from workers.modeling.baselines import BASELINES, BaselineContext
 from workers.modeling.baselines.joint_linear import CANDIDATES
 from workers.modeling.evaluation_settings import EvaluationSettings
-from workers.modeling.learner import LearningSettings
-from workers.modeling.luca import LucaSettings
+from workers.modeling.learning_settings import LearningSettings
+from workers.modeling.luca_settings import LucaSettings
 
 TASKS = ((0, 1), (2,), (3, 4, 5))
 NAMES = sorted(BASELINES)
@@ -173,13 +173,15 @@ def test_predicting_before_learning_is_refused(name):
 
 
 def test_bounds_and_memories_are_flagged():
-    assert {name for name in NAMES if BASELINES[name].bound == "upper"} == {
+    assert {name for name in NAMES if BASELINES[name].Options.bound == "upper"} == {
         "joint_linear",
         "joint_luca",
     }
-    assert {name for name in NAMES if BASELINES[name].bound == "lower"} == {"sequential_linear"}
+    assert {name for name in NAMES if BASELINES[name].Options.bound == "lower"} == {
+        "sequential_linear"
+    }
     for name in NAMES:
-        assert BASELINES[name].exemplar_free == (BASELINES[name].bound != "upper")
+        assert BASELINES[name].exemplar_free == (BASELINES[name].Options.bound != "upper")
         assert fresh(name).cadence == ("final" if name == "joint_luca" else "every_task")
 
 

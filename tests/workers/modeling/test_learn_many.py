@@ -18,7 +18,7 @@ from tests.workers.modeling.learning_cases import (
 )
 from workers.errors import SettingsError
 from workers.modeling.learner import Execution, LearnJob, learn_many
-from workers.modeling.luca import LucaSettings
+from workers.modeling.luca_settings import LucaSettings
 
 
 def job(seed: int = 0, *, samples: int = 40, classes: int = 3, luca=LUCA, **learning) -> LearnJob:

@@ -19,14 +19,10 @@ from tests.workers.modeling.learning_cases import (
 from workers.errors import DataError, SettingsError
 from workers.modeling import batches
 from workers.modeling.heads import UnifiedHead, cosine_logits
-from workers.modeling.learner import (
-    Execution,
-    LearningSettings,
-    learn_local,
-    learn_unified,
-    task_generator,
-)
-from workers.modeling.luca import LucaSettings, apply, init_parameters, nonzero_count, part_of
+from workers.modeling.learner import Execution, learn_local, learn_unified, task_generator
+from workers.modeling.learning_settings import LearningSettings
+from workers.modeling.luca import apply, init_parameters, nonzero_count, part_of
+from workers.modeling.luca_settings import LucaSettings
 
 
 def accuracy(learned, features, labels, flow="tosca"):

@@ -8,7 +8,6 @@ import torch
 from workers.errors import SettingsError
 from workers.modeling.luca import (
     PARAMETER_NAMES,
-    LucaSettings,
     apply,
     init_parameters,
     nonzero_count,
@@ -16,6 +15,7 @@ from workers.modeling.luca import (
     part_of,
     stack,
 )
+from workers.modeling.luca_settings import LucaSettings
 
 
 def fresh(width: int, seed: int = 0, dtype: torch.dtype = torch.float32, **settings):

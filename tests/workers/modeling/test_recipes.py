@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from workers.modeling.learner import LearningSettings
-from workers.modeling.luca import LucaSettings
+from workers.modeling.learning_settings import LearningSettings
+from workers.modeling.luca_settings import LucaSettings
 from workers.modeling.recipes import RECIPES
 
 

@@ -19,7 +19,7 @@ from workers.modeling.routers import ROUTERS
 
 QUICK = settings(max_examples=12, deadline=None)
 TASKS = ((0, 1), (2,), (3, 4, 5))
-PER_SAMPLE = sorted(name for name, router in ROUTERS.items() if not router.order_dependent)
+PER_SAMPLE = sorted(name for name, router in ROUTERS.items() if not router.Options.order_dependent)
 STATISTICS = sorted(n for n, router in ROUTERS.items() if router.evidence == "statistics")
 COMBINATIONS = ("hard", "joint", "product")
 
@@ -299,8 +299,8 @@ def test_batch_entropy_depends_on_the_order_and_says_so():
     tensors = bank(TASKS, objective="unified")
     features, _, _ = stream(each=48)
     router = ROUTERS["batch_entropy"]
-    assert router.order_dependent
-    assert ROUTERS["batch_entropy_shuffled"].order_dependent
+    assert router.Options.order_dependent
+    assert ROUTERS["batch_entropy_shuffled"].Options.order_dependent
     ordered = predict(tensors, "batch_entropy", features, combination="hard")
     shuffled = predict(tensors, "batch_entropy_shuffled", features, combination="hard")
     for start in range(0, len(features), 48):
@@ -322,8 +322,10 @@ def test_batches_of_one_reduce_batch_entropy_to_entropy():
 
 
 def test_oracle_is_flagged_and_needs_task_ids():
-    assert ROUTERS["oracle"].upper_bound
-    assert not any(router.upper_bound for name, router in ROUTERS.items() if name != "oracle")
+    assert ROUTERS["oracle"].Options.upper_bound
+    assert not any(
+        router.Options.upper_bound for name, router in ROUTERS.items() if name != "oracle"
+    )
     tensors = bank(TASKS)
     features, _, ids = stream()
     found = predict(tensors, "oracle", features, task_ids=ids)

@@ -5,17 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from workers.errors import DataError
-from workers.modeling.luca import LucaSettings
-from workers.settings import Settings
-
-Cadence = Literal["every_task", "final"]
-Bound = Literal["upper", "lower"]
+from workers.modeling.baseline_settings import BaselineSettings, Cadence
+from workers.modeling.luca_settings import LucaSettings
 
 
 @dataclass(frozen=True)
@@ -65,17 +62,15 @@ class Baseline(ABC):
 
     Attributes:
         name: Name in experiments and reports.
-        Options: Its settings.
+        Options: Its settings, which also say whether it is a bound.
         cadence: Whether it is scored after every task, or, being costly, only at the end.
         exemplar_free: False when it keeps training samples.
-        bound: "upper" or "lower" for bounds that are no competitors, else None.
     """
 
     name: ClassVar[str]
-    Options: ClassVar[type[Settings]]
+    Options: ClassVar[type[BaselineSettings]]
     cadence: Cadence = "every_task"
     exemplar_free: ClassVar[bool] = True
-    bound: ClassVar[Bound | None] = None
 
     @classmethod
     @abstractmethod

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
+from workers.modeling.baseline_settings import FeCamSettings
 from workers.modeling.baselines.base import (
     Baseline,
     BaselineContext,
@@ -15,18 +15,6 @@ from workers.modeling.baselines.base import (
     ClassTable,
     grow,
 )
-from workers.settings import Settings
-
-
-class FeCamSettings(Settings):
-    """Settings of `FeCam`."""
-
-    diagonal_shrinkage: PositiveFloat = Field(
-        1.0, description="gamma_1: share of the mean variance that is added to the diagonal."
-    )
-    off_diagonal_shrinkage: NonNegativeFloat = Field(
-        1.0, description="gamma_2: share of the mean covariance that is added off the diagonal."
-    )
 
 
 class FeCam(Baseline):

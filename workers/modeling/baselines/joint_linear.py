@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from workers.modeling.baseline_settings import JointLinearSettings
 from workers.modeling.baselines.base import (
     Baseline,
     BaselineContext,
     BaselinePrediction,
-    Cadence,
     ClassTable,
 )
 from workers.modeling.baselines.memory import Memory
 from workers.modeling.softmax_regression import fit
-from workers.settings import Settings
 
 CANDIDATES = (1e-1, 1e-2, 1e-3, 1e-4)
 CHOICE_TOLERANCE = 1e-3
 FINAL_TOLERANCE = 1e-6
 """Decrease of the mean loss below which a Newton step is the last: enough to compare penalties; the optimum itself."""
-
-
-class JointLinearSettings(Settings):
-    """Settings of `JointLinear`."""
-
-    penalty: Literal["validation"] | PositiveFloat = Field(
-        "validation",
-        description=(
-            "L2 penalty per sample: chosen on a fifth of the training samples held out, or fixed."
-        ),
-    )
-    iterations: PositiveInt = Field(200, description="Most Newton steps of a fit.")
-    cadence: Cadence = Field(
-        "every_task",
-        description="Fitted after every task, or after the last one only (large streams).",
-    )
 
 
 class JointLinear(Baseline):
@@ -53,7 +34,6 @@ class JointLinear(Baseline):
     name = "joint_linear"
     Options = JointLinearSettings
     exemplar_free = False
-    bound = "upper"
 
     def __init__(self, context: BaselineContext, options: JointLinearSettings) -> None:
         self._table = ClassTable(context.width)

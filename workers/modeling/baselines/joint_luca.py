@@ -5,30 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from workers.errors import SettingsError
 from workers.modeling import luca
+from workers.modeling.baseline_settings import JointLucaSettings
 from workers.modeling.baselines.base import (
     Baseline,
     BaselineContext,
     BaselinePrediction,
-    Cadence,
     ClassTable,
 )
 from workers.modeling.baselines.memory import Memory
 from workers.modeling.heads import cosine_logits
-from workers.settings import Settings
-
-
-class JointLucaSettings(Settings):
-    """Settings of `JointLuca`, which learns as the experiment's modules do."""
-
-    cadence: Cadence = Field(
-        "final",
-        description="Learned after the last task only, or after every task (costs as many learnings).",
-    )
 
 
 class JointLuca(Baseline):
@@ -37,7 +26,6 @@ class JointLuca(Baseline):
     name = "joint_luca"
     Options = JointLucaSettings
     exemplar_free = False
-    bound = "upper"
 
     def __init__(self, context: BaselineContext, options: JointLucaSettings) -> None:
         if context.luca is None or context.learning is None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from workers.modeling.baseline_settings import RanPacSettings
 from workers.modeling.baselines.base import (
     Baseline,
     BaselineContext,
@@ -18,22 +17,6 @@ from workers.modeling.baselines.base import (
 from workers.modeling.baselines.sums import RunningSums
 from workers.modeling.projection import ProjectionSpec, RandomProjection
 from workers.modeling.ridge import RidgeClassifier
-from workers.settings import Settings
-
-
-class RanPacSettings(Settings):
-    """Settings of `RanPac`."""
-
-    random_features: PositiveInt = Field(
-        2000, description="Number of random ReLU features; the published size is 10,000."
-    )
-    penalty: Literal["gcv"] | PositiveFloat = Field(
-        "gcv",
-        description=(
-            "Lambda: chosen by generalised cross-validation on the training sums, or fixed in units "
-            "of the mean eigenvalue of the Gram matrix."
-        ),
-    )
 
 
 class RanPac(Baseline):

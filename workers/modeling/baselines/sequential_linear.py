@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from workers.modeling.baseline_settings import SequentialLinearSettings
 from workers.modeling.baselines.base import (
     Baseline,
     BaselineContext,
@@ -17,17 +17,6 @@ from workers.modeling.baselines.base import (
     ClassTable,
     grow,
 )
-from workers.settings import Settings
-
-
-class SequentialLinearSettings(Settings):
-    """Settings of `SequentialLinear`."""
-
-    epochs: PositiveInt = Field(20, description="Passes over a task's samples.")
-    batch_size: PositiveInt = Field(48, description="Samples a step.")
-    learning_rate: PositiveFloat = Field(
-        0.025, description="First learning rate; it falls to zero along a half cosine, a task."
-    )
 
 
 class SequentialLinear(Baseline):
@@ -39,7 +28,6 @@ class SequentialLinear(Baseline):
 
     name = "sequential_linear"
     Options = SequentialLinearSettings
-    bound = "lower"
 
     def __init__(self, context: BaselineContext, options: SequentialLinearSettings) -> None:
         self._table = ClassTable(context.width)

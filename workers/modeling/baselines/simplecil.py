@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from pydantic import Field, PositiveFloat
 from torch import Tensor
 
+from workers.modeling.baseline_settings import SimpleCilSettings
 from workers.modeling.baselines.base import (
     Baseline,
     BaselineContext,
@@ -15,15 +15,6 @@ from workers.modeling.baselines.base import (
     ClassTable,
     grow,
 )
-from workers.settings import Settings
-
-
-class SimpleCilSettings(Settings):
-    """Settings of `SimpleCil`."""
-
-    temperature: PositiveFloat = Field(
-        0.05, description="Divides cosines where a probability is asked for."
-    )
 
 
 class SimpleCil(Baseline):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import Field, PositiveFloat
 from torch import Tensor
 
+from workers.modeling.baseline_settings import SldaSettings
 from workers.modeling.baselines.base import (
     Baseline,
     BaselineContext,
@@ -15,15 +15,6 @@ from workers.modeling.baselines.base import (
 )
 from workers.modeling.baselines.sums import RunningSums
 from workers.modeling.gaussian import SharedGaussian
-from workers.settings import Settings
-
-
-class SldaSettings(Settings):
-    """Settings of `Slda`; its shrinkage is in closed form."""
-
-    temperature: PositiveFloat = Field(
-        4.0, description="Divides log-likelihoods where a probability is asked for."
-    )
 
 
 class Slda(Baseline):

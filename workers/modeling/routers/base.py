@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from workers.modeling.bank_tensors import BankTensors
-from workers.modeling.combining import Combination, Routing, log_sum_by_group
-from workers.settings import Settings
+from workers.modeling.combining import Routing, log_sum_by_group
+from workers.modeling.router_settings import Combination, RouterSettings
 
 Evidence = Literal["statistics", "entropies", "task ids"]
 
@@ -39,20 +39,16 @@ class Router(ABC):
 
     Attributes:
         name: Name in experiments and reports.
-        Options: Its settings.
+        Options: Its settings, which also say whether it is order-dependent or an upper bound.
         evidence: What it looks at.
-        order_dependent: True when a prediction depends on the other samples of its batch.
-        upper_bound: True when it uses what a deployed model cannot know.
         combination: How it is joined with the modules whatever the settings say; None: as they say.
         batch_size: Samples that are routed together (order-dependent routers), else None.
         shuffle_seed: Seed of a permutation applied before samples are batched; None: as they come.
     """
 
     name: ClassVar[str]
-    Options: ClassVar[type[Settings]]
+    Options: ClassVar[type[RouterSettings]]
     evidence: ClassVar[Evidence]
-    order_dependent: ClassVar[bool] = False
-    upper_bound: ClassVar[bool] = False
     combination: ClassVar[Combination | None] = None
     batch_size: int | None = None
     shuffle_seed: int | None = None

@@ -9,21 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
 
 from workers.modeling.bank_tensors import BankTensors
 from workers.modeling.combining import Routing
+from workers.modeling.router_settings import (
+    BatchEntropyRouterSettings,
+    ShuffledBatchEntropyRouterSettings,
+)
 from workers.modeling.routers.base import Router, RouterInput, task_softmax
-from workers.settings import Settings
-
-
-class BatchEntropyRouterSettings(Settings):
-    """Settings of `BatchEntropyRouter`."""
-
-    batch_size: PositiveInt = Field(48, description="Samples that share one module.")
-    temperature: PositiveFloat = Field(
-        0.1, description="Divides normalised entropies where a probability of tasks is asked for."
-    )
 
 
 class BatchEntropyRouter(Router):
@@ -33,7 +26,6 @@ class BatchEntropyRouter(Router):
     Options = BatchEntropyRouterSettings
     evidence = "entropies"
     combination = "hard"
-    order_dependent = True
 
     def __init__(
         self, options: BatchEntropyRouterSettings, shuffle_seed: int | None = None
@@ -55,12 +47,6 @@ class BatchEntropyRouter(Router):
             for part in torch.split(batch.entropies, self.batch_size)
         ]
         return task_softmax(-torch.cat(means) / self._temperature)
-
-
-class ShuffledBatchEntropyRouterSettings(BatchEntropyRouterSettings):
-    """Settings of `ShuffledBatchEntropyRouter`."""
-
-    seed: int = Field(0, ge=0, description="Seed of the permutation of the test set.")
 
 
 class ShuffledBatchEntropyRouter(BatchEntropyRouter):

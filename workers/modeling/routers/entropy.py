@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field, PositiveFloat
-
 from workers.modeling.bank_tensors import BankTensors
 from workers.modeling.combining import Routing
+from workers.modeling.router_settings import EntropyRouterSettings
 from workers.modeling.routers.base import Router, RouterInput, task_softmax
-from workers.settings import Settings
-
-
-class EntropyRouterSettings(Settings):
-    """Settings of `EntropyRouter`."""
-
-    temperature: PositiveFloat = Field(
-        0.1, description="Divides normalised entropies where a probability of tasks is asked for."
-    )
 
 
 class EntropyRouter(Router):

@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field, PositiveFloat
-
 from workers.modeling.bank_tensors import BankTensors
 from workers.modeling.combining import Routing
-from workers.modeling.gaussian import Prior, SharedGaussian
+from workers.modeling.gaussian import SharedGaussian
+from workers.modeling.router_settings import LdaRouterSettings
 from workers.modeling.routers.base import Router, RouterInput, tasks_of_slots
-from workers.settings import Settings
-
-
-class LdaRouterSettings(Settings):
-    """Settings of `LdaRouter`."""
-
-    shrinkage: Literal["oas"] | float = Field(
-        "oas",
-        description="Weight of the identity in the covariance: closed form, or fixed in [0, 1].",
-    )
-    prior: Prior = Field(
-        "uniform",
-        description="Prior of a slot: the same for all, or its share of training samples.",
-    )
-    temperature: PositiveFloat = Field(
-        4.0,
-        description=(
-            "Divides the log-likelihoods. Classes are heavier-tailed than Gaussians, so 1 is far too "
-            "sure; 4 gave the best calibrated posteriors on the validation splits of four streams."
-        ),
-    )
 
 
 class LdaRouter(Router):

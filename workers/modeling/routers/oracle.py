@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 
 from workers.errors import DataError
 from workers.modeling.bank_tensors import BankTensors
 from workers.modeling.combining import Routing
+from workers.modeling.router_settings import OracleRouterSettings
 from workers.modeling.routers.base import Router, RouterInput
-from workers.settings import Settings
-
-
-class OracleRouterSettings(Settings):
-    """Settings of `OracleRouter`."""
-
-    own_classes_only: bool = Field(
-        False,
-        description=(
-            "Unified banks: decide among the classes of the given task only (task-incremental "
-            "evaluation) instead of among all classes seen."
-        ),
-    )
 
 
 class OracleRouter(Router):
@@ -30,7 +17,6 @@ class OracleRouter(Router):
     name = "oracle"
     Options = OracleRouterSettings
     evidence = "task ids"
-    upper_bound = True
 
     def __init__(self, bank: BankTensors, options: OracleRouterSettings) -> None:
         self._bank = bank

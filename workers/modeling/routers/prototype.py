@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import torch
-from pydantic import Field, PositiveFloat
 
 from workers.modeling.bank_tensors import BankTensors
 from workers.modeling.combining import Routing
+from workers.modeling.router_settings import PrototypeRouterSettings
 from workers.modeling.routers.base import Router, RouterInput, tasks_of_slots
-from workers.settings import Settings
-
-
-class PrototypeRouterSettings(Settings):
-    """Settings of `PrototypeRouter`."""
-
-    temperature: PositiveFloat = Field(0.05, description="Divides the cosines.")
 
 
 class PrototypeRouter(Router):

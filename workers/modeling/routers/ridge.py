@@ -2,44 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field, NonNegativeInt, PositiveFloat
-
 from workers.errors import BankError
 from workers.modeling.bank_tensors import BankTensors
 from workers.modeling.combining import Routing
 from workers.modeling.packing import unpack_upper
 from workers.modeling.projection import RandomProjection
 from workers.modeling.ridge import RidgeClassifier
+from workers.modeling.router_settings import RidgeRouterSettings
 from workers.modeling.routers.base import Router, RouterInput, tasks_of_slots
-from workers.settings import Settings
-
-
-class RidgeRouterSettings(Settings):
-    """Settings of `RidgeRouter`."""
-
-    random_features: NonNegativeInt = Field(
-        0,
-        description=(
-            "Number of random ReLU features (2000, 5000, 8000, ...); 0 regresses on the features "
-            "themselves. Collected while tasks are learned; costs 4 x its square bytes a task."
-        ),
-    )
-    penalty: Literal["gcv"] | PositiveFloat = Field(
-        "gcv",
-        description=(
-            "Lambda: chosen by generalised cross-validation on the training sums, or fixed in units "
-            "of the mean eigenvalue of the Gram matrix."
-        ),
-    )
-    temperature: PositiveFloat = Field(
-        0.1,
-        description=(
-            "Divides the regression's scores, which estimate indicators between 0 and 1; the default "
-            "gave the best calibrated posteriors on the validation splits of four streams."
-        ),
-    )
 
 
 class RidgeRouter(Router):
