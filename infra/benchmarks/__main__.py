@@ -29,6 +29,7 @@ BENCHMARKS = {
     "evaluation_cost": "module scores computed as tasks go by",
     "feature_cache": "the feature cache against plain Arrow, and its memory",
     "overheads": "cold starts, Ray, one task's orchestration",
+    "cluster_costs": "a task on one and on two nodes, and from submitting a job to its first task",
 }
 QUIET_LOAD = 0.5
 """Load average a core up to which a machine counts as quiet."""

@@ -1,6 +1,7 @@
 """What orchestration costs: many tiny tasks, so that hardly anything but orchestration is left.
 
     python -m infra.benchmarks.orchestration --tasks 100 --nodes 2
+    python -m infra.benchmarks.orchestration --tasks 1000 --parts-per-task 10 --tested 1    # 10,001 parts
 
 Writes ready features of very small width, runs them as a stream of tasks on a local Ray or on simulated nodes,
 and prints one JSON object: seconds to Ray, to the first commit and per task, and the driver's memory at
@@ -70,7 +71,7 @@ class Memory:
             self.samples.append(pages * os.sysconf("SC_PAGESIZE") / 2**20)
 
 
-def experiment(folder: Path, arguments: argparse.Namespace, address: str) -> Any:
+def experiment(folder: Path, arguments: argparse.Namespace, address: str | None) -> Any:
     from orchestrator.experiment_files import parse_experiment
 
     train = 8 * arguments.parts_per_task
@@ -120,7 +121,9 @@ def nodes(count: int) -> tuple[Any, str]:
     from ray.cluster_utils import Cluster
 
     arguments = {"num_cpus": 4, "object_store_memory": 200_000_000}
-    cluster = Cluster(initialize_head=True, head_node_args=arguments)
+    cluster = Cluster(
+        initialize_head=True, head_node_args={**arguments, "include_dashboard": False}
+    )
     for _ in range(count - 1):
         cluster.add_node(**arguments)
     cluster.wait_for_nodes()
@@ -155,12 +158,13 @@ def main() -> None:
             cluster.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
     last = len(memory.samples) - 1
+    tested = arguments.tasks if arguments.tested is None else arguments.tested
     print(
         json.dumps(
             {
                 "tasks": arguments.tasks,
-                "parts": arguments.tasks * (arguments.parts_per_task + 1),
-                "tested": arguments.tasks if arguments.tested is None else arguments.tested,
+                "parts": arguments.tasks * arguments.parts_per_task + tested,
+                "tested": tested,
                 "nodes": arguments.nodes,
                 "seconds": round(ended - began, 2),
                 "seconds_to_first_commit": round(times[0] - began, 2),
