@@ -18,7 +18,7 @@ from orchestrator.sweep import story
 from orchestrator.sweep.results import SweepResult
 from orchestrator.tracking import WandbSettings
 from orchestrator.tracking.wandb_session import wandb_id
-from orchestrator.tracking.wandb_tracker import has_credentials, wanted_mode
+from orchestrator.tracking.wandb_tracker import common_arguments, has_credentials, wanted_mode
 from pipelines.search.ledger import TrialRecord
 
 Notify = Callable[[str, Literal["info", "warning"]], None]
@@ -195,31 +195,15 @@ class WandbGroup:
     def _start(
         self, wandb: Any, name: str, kind: str, config: Mapping[str, Any], mode: Mode
     ) -> Any:
-        wanted = {
-            "init_timeout": self._settings.init_timeout,
-            "finish_timeout": self._settings.finish_timeout,
-            "silent": True,
-            "console": "off",
-            "disable_git": True,
-            "disable_code": True,
-            "disable_job_creation": True,
-            "x_disable_stats": True,
-        }
-        known = {k: v for k, v in wanted.items() if k in wandb.Settings.model_fields}
         return wandb.init(
             mode=mode,
             dir=str(self._folder),
             id=wandb_id(f"{self._sweep}-{name}"),
             name=name,
-            project=self._settings.project,
-            entity=self._settings.entity,
             group=self._settings.group or self._sweep,
             job_type=kind,
-            tags=list(self._settings.tags) or None,
-            resume="allow",
-            reinit="create_new",
             config={**self._config, **config, "sweep": self._sweep},
-            settings=wandb.Settings(**known),
+            **common_arguments(wandb, self._settings),
         )
 
 

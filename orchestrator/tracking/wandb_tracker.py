@@ -145,36 +145,43 @@ class WandbTracker:
         return WandbSession(wandb, run, self._settings, self._run_dir, event)
 
     def _init(self, wandb: Any, event: RunStarted, mode: Literal["online", "offline"]) -> Any:
-        wanted = {
-            "init_timeout": self._settings.init_timeout,
-            "finish_timeout": self._settings.finish_timeout,
-            "silent": True,
-            "console": "off",
-            "disable_git": True,
-            "disable_code": True,
-            "disable_job_creation": True,
-            "x_disable_stats": True,
-        }
-        known = {k: v for k, v in wanted.items() if k in wandb.Settings.model_fields}
         data = event.to_json()
         return wandb.init(
             mode=mode,
             dir=str(self._run_dir),
             id=wandb_id(event.run),
             name=event.run,
-            project=self._settings.project,
-            entity=self._settings.entity,
             group=self._settings.group or event.bank,
-            tags=list(self._settings.tags) or None,
-            resume="allow",
-            reinit="create_new",
             config={
                 **data["experiment"],
                 "run": {key: data[key] for key in ("run", "name", "bank", "storage")}
                 | {"tasks": len(event.tasks)},
             },
-            settings=wandb.Settings(**known),
+            **common_arguments(wandb, self._settings),
         )
+
+
+def common_arguments(wandb: Any, settings: WandbSettings) -> dict[str, Any]:
+    """Arguments of ``wandb.init`` that runs and sweeps share; settings that the installed release lacks are left out."""
+    wanted = {
+        "init_timeout": settings.init_timeout,
+        "finish_timeout": settings.finish_timeout,
+        "silent": True,
+        "console": "off",
+        "disable_git": True,
+        "disable_code": True,
+        "disable_job_creation": True,
+        "x_disable_stats": True,
+    }
+    known = {k: v for k, v in wanted.items() if k in wandb.Settings.model_fields}
+    return {
+        "project": settings.project,
+        "entity": settings.entity,
+        "tags": list(settings.tags) or None,
+        "resume": "allow",
+        "reinit": "create_new",
+        "settings": wandb.Settings(**known),
+    }
 
 
 def wanted_mode(settings: WandbSettings) -> Literal["online", "offline", "disabled"]:
