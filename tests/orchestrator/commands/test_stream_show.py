@@ -100,3 +100,14 @@ def test_mistakes_end_in_one_sentence(
 
 def test_an_unknown_experiment_names_the_presets(typed: CommandLine) -> None:
     assert "did you mean 'demo'" in typed.refused("stream", "show", "dmeo")
+
+
+def test_a_published_preset_is_shown_when_only_its_path_is_given(
+    typed: CommandLine, tmp_path: Path
+) -> None:
+    folders = {f"{split}/c{at:02d}": 1 for at in range(50) for split in ("train", "test")}
+    write_images(tmp_path, folders)
+    done = typed("stream", "show", "vtab_inc10", "-o", f"stream.source.path={tmp_path}")
+    assert done.code == 0
+    assert "50 classes in 5 tasks" in done.out
+    assert "say where the data are" in typed.refused("stream", "show", "vtab_inc10")
