@@ -214,7 +214,7 @@ class _Running:
             return None
 
     def _tune(self, ray: RayHandle, ready: ReadyFeatures) -> None:
-        from pipelines.cluster import Bundle, wait_for_resources
+        from pipelines.cluster import Bundle, CapacityWatch, wait_for_resources
         from pipelines.search.tuner import TuneRun, run_trials
 
         e = self._sweep.experiment
@@ -223,11 +223,10 @@ class _Running:
             for stream, plan, seed in self._streams
         )
         cpus, concurrent = _room(ray, e.cluster.cpus_per_trainer, e.search.max_concurrent)
-        wait_for_resources(
-            [Bundle(float(cpus))],
-            timeout=e.cluster.wait_for_resources_seconds,
-            notify=self._tracker.notify,
-        )
+        one, timeout = [Bundle(float(cpus))], e.cluster.wait_for_resources_seconds
+        wait_for_resources(one, timeout=timeout, notify=self._tracker.notify)
+        # Trials beside others may wait as long as they like: Tune begins them when there is room.
+        watch = CapacityWatch(one, timeout=timeout, notify=self._tracker.notify, actors=tuple)
         left = max(1, self._conductor.total - self._conductor.ended)
         plan = SweepPlan(
             storage=self._uri,
@@ -245,6 +244,7 @@ class _Running:
                     concurrent=min(concurrent, left),
                     cpus=cpus,
                     folder=folder,
+                    check_room=watch.check,
                 ),
             )
 
@@ -274,7 +274,7 @@ class _Running:
             backbone_images=images,
             importance=importances(records, self._sweep.space.domains, seed=e.seed),
             about={
-                "router": e.evaluation.routers[0],
+                "router": e.scoring.routers[0],
                 "validation samples": round(sum(validation) / len(validation)),
                 "repeats": e.search.repeats,
                 "method": e.search.method,

@@ -11,8 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipelines.actors import ActorPool, Loop, fetch
-from pipelines.cluster import Bundle, ClusterSettings, RayHandle, plan_actors, wait_for_resources
+from pipelines.actors import ActorPool, Loop
+from pipelines.cluster import (
+    Bundle,
+    CapacityWatch,
+    ClusterSettings,
+    RayHandle,
+    check_shared_storage,
+    plan_actors,
+    wait_for_resources,
+)
 from pipelines.extraction import FeatureFlow
 from pipelines.search.planning import needed_parts
 from workers.storage.features import FeatureCache, FeatureSettings, ready_key
@@ -91,26 +99,27 @@ def extract_features(
 
     Raises:
         BackboneError: the backbone cannot be had.
+        ClusterError: the cluster has no room for the shards within the time set.
         DataError: more samples are unreadable than tolerated.
     """
     reader = source.streams[0][0].reader
     plan = plan_actors(source.cluster, ray.resources(), backbone=reader.kind == "images")
     role = plan.shards
     bundles = [Bundle(role.num_cpus, role.num_gpus)] * role.count
-    wait_for_resources(
-        [bundle for bundle in bundles if bundle.as_ray()],
-        timeout=source.cluster.wait_for_resources_seconds,
-        notify=notify,
-    )
+    bundles = [bundle for bundle in bundles if bundle.as_ray()]
+    timeout = source.cluster.wait_for_resources_seconds
+    if wait_for_resources(bundles, timeout=timeout, notify=notify):
+        check_shared_storage(source.uri)
+    watch = CapacityWatch(bundles, timeout=timeout, notify=notify)
     shards: list[Any] = [_start_shard(source, plan)]
     try:
-        origin: FeatureOrigin = fetch(shards[0].origin.remote())
+        origin = _origin_of(shards[0], watch)
         for note in origin.notes:
             notify(note)
         total = _missing_images(source, origin.key)
         if total or verify:
             shards += [_start_shard(source, plan) for _ in range(role.count - 1)]
-        look = _Round(source, origin.key, total, notify=notify, progress=progress)
+        look = _Round(source, origin.key, total, watch=watch, notify=notify, progress=progress)
         return look.run(shards, verify=verify)
     finally:
         import ray as ray_module
@@ -128,10 +137,12 @@ class _Round:
         key: str,
         total: int,
         *,
+        watch: CapacityWatch,
         notify: Callable[[str], None],
         progress: Callable[[int, int], None],
     ) -> None:
         self._source, self._key, self._total = source, key, total
+        self._watch = watch
         self._notify, self._progress = notify, progress
         self._images = self._computed = 0
 
@@ -156,6 +167,7 @@ class _Round:
             (flow.again if verify else flow.need)(0, pairs, partial(ready.append, None))
             while not ready:
                 loop.turn()
+                self._watch.check()
         return ReadyFeatures(self._key, self._images, self._computed)
 
     def _extracted(self, task: int, rows: int, result: PartResult) -> None:  # noqa: ARG002
@@ -165,6 +177,16 @@ class _Round:
         self._images += result.images
         if result.images:
             self._progress(self._images, max(self._total, self._images))
+
+
+def _origin_of(shard: Any, watch: CapacityWatch) -> FeatureOrigin:
+    loop = Loop()
+    found: list[FeatureOrigin] = []
+    loop.watch(shard.origin.remote(), found.append)
+    while not found:
+        loop.turn()
+        watch.check()
+    return found[0]
 
 
 def _start_shard(source: FeatureSource, plan: Any) -> Any:

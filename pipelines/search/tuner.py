@@ -16,7 +16,7 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,11 +47,13 @@ class TuneRun:
         concurrent: trials at a time.
         cpus: CPUs that each reserves.
         folder: for Tune's own files, on this machine.
+        check_room: called again and again; what it raises ends the round.
     """
 
     concurrent: int
     cpus: int
     folder: Path
+    check_room: Callable[[], None]
 
 
 class TrialProcess:
@@ -111,7 +113,7 @@ def run_trials(conductor: Conductor, plan: SweepPlan, run: TuneRun) -> None:
 
     Raises:
         FeatureCorruptionError: cached features are gone or damaged; extract them again and call this again.
-        ClusterError: every trial lost its process.
+        ClusterError: every trial lost its process, or no node has room for one any more.
     """
     broken: list[str] = []
     lost: list[str] = []
@@ -135,7 +137,7 @@ def run_trials(conductor: Conductor, plan: SweepPlan, run: TuneRun) -> None:
                 storage_path=str(run.folder),
                 stop=_stopper(broken),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-                callbacks=[_losses(conductor, lost)],
+                callbacks=[_losses(conductor, lost, run.check_room)],
                 verbose=0,
             ),
         )
@@ -262,23 +264,28 @@ def _stopper(broken: list[str]) -> Any:
     return StopWhenBroken(broken)
 
 
-def _losses(conductor: Conductor, lost: list[str]) -> Any:
+def _losses(conductor: Conductor, lost: list[str], check_room: Callable[[], None]) -> Any:
     from ray.tune import Callback
 
     class Losses(Callback):  # type: ignore[misc]
-        """Tells the conductor of lost processes."""
+        """Tells the conductor of lost processes, and sees that there is room for any at all."""
 
-        def __init__(self, conductor: Conductor, lost: list[str]) -> None:
-            self.conductor, self.lost = conductor, lost
+        def __init__(
+            self, conductor: Conductor, lost: list[str], check_room: Callable[[], None]
+        ) -> None:
+            self.conductor, self.lost, self.check_room = conductor, lost, check_room
 
         __getstate__ = _nothing
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.check_room()
 
         def on_trial_error(self, *_: Any, trial: Any, **__: Any) -> None:
             reason = _why(trial)
             self.lost.append(f"its process was lost: {reason[:300]}")
             self.conductor.lost(trial.config["number"], self.lost[-1])
 
-    return Losses(conductor, lost)
+    return Losses(conductor, lost, check_room)
 
 
 def _why(trial: Any) -> str:

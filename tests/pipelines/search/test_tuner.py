@@ -11,9 +11,11 @@ import pytest
 
 from orchestrator.sweep.results import SweepResult
 from orchestrator.sweep.running import run_sweep
+from pipelines.cluster import CapacityWatch
 from pipelines.search.conductor import Conductor
 from pipelines.search.ledger import SweepLedger, TrialRecord
 from tests.pipelines.search.toy import toy_plan, toy_sweep
+from workers.errors import ClusterError
 from workers.storage.filesystem import Storage
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -69,6 +71,24 @@ def test_a_complete_sweep_is_not_run_again(tmp_path: Path, monkeypatch: pytest.M
     second = run(tmp_path, 3, max_concurrent=2)
     assert second.records == first.records
     assert [r.seconds for r in second.records] == [r.seconds for r in first.records]
+
+
+def test_a_cluster_without_room_for_any_trial_ends_the_sweep_and_it_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def check(self: CapacityWatch) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            raise ClusterError("there is still no room for 1 CPU")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CapacityWatch, "check", check)
+        with pytest.raises(ClusterError, match="no room for 1 CPU"):
+            run(tmp_path, 3)
+    assert len(run(tmp_path, 3, extracted=True).finished) == 3
 
 
 def test_a_failing_trial_does_not_stop_a_grid(tmp_path: Path) -> None:
