@@ -77,7 +77,7 @@ class Head:
                 env={**os.environ, **ENVIRONMENT, **(environment or {})},
             )
         self.processes.append(process)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while b"Ray runtime started" not in log.read_bytes():
             if process.poll() is not None or time.monotonic() > deadline:
                 text = log.read_text("utf-8", "replace")[-1500:]

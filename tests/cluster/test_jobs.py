@@ -15,7 +15,7 @@ from tests.helpers import features_experiment
 from workers.storage.bank import Bank
 from workers.storage.filesystem import Storage
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 
 def write_experiment(folder: Path, **changes: Any) -> Path:
@@ -80,7 +80,7 @@ def ray_job_submit(head: Head, folder: Path, *command: str) -> subprocess.Comple
     ray = str(Path(sys.executable).parent / "ray")
     arguments = [ray, "job", "submit", "--address", head.url, "--working-dir", ".", "--", *command]
     return subprocess.run(
-        arguments, cwd=folder, capture_output=True, text=True, timeout=200, check=False
+        arguments, cwd=folder, capture_output=True, text=True, timeout=500, check=False
     )
 
 
@@ -95,10 +95,10 @@ def test_a_stopped_job_is_resumed_and_ends_in_the_same_bank(head: Head, tmp_path
     file = stopped / "tiny.yaml"
     begun, _, _ = run_job(head, file, submission_id="stopped", follow=False)
     assert begun.status == "PENDING"
-    wait_until(lambda: versions(stopped) >= 1, 120, "the first version")
+    wait_until(lambda: versions(stopped) >= 1, 300, "the first version")
     client = connect(head.url, 10)
     client.stop_job("stopped")
-    wait_until(lambda: str(client.get_job_status("stopped")) == "STOPPED", 60, "the stop")
+    wait_until(lambda: str(client.get_job_status("stopped")) == "STOPPED", 200, "the stop")
     assert versions(stopped) < 3
     done, log, _ = run_job(head, file, submission_id="stopped")
     assert done.exit_code == 0, log

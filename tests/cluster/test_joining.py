@@ -18,6 +18,8 @@ from pipelines.cluster import ClusterSettings, check_shared_storage, join_ray, p
 from tests.cluster.conftest import STORE, Head
 from workers.errors import ClusterError
 
+pytestmark = pytest.mark.timeout(600)
+
 ROOT = Path(__file__).parents[2]
 LOCAL = ClusterSettings(cpus=2, object_store_memory=STORE)
 
@@ -145,7 +147,7 @@ def test_another_ray_version_is_one_sentence(head: Head) -> None:
         "except ClusterError as error: print(error)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True
     )
     assert "runs Ray 2.60" in done.stdout.replace(__import__("ray").__version__, "2.60")
     assert "this machine Ray 2.58.0" in done.stdout

@@ -20,7 +20,7 @@ from tests.cluster.conftest import Head, add_node, start_head
 from tests.helpers import features_experiment
 from workers.errors import ClusterError
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 HOLDER = """
 import ray, sys
@@ -90,7 +90,7 @@ def test_a_lost_node_that_nothing_replaces_ends_the_run_and_the_same_command_con
     versions = tmp_path / "storage" / "banks" / "tiny" / "versions"
 
     def lose_the_node() -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not list(versions.glob("*.json")) and time.monotonic() < deadline:
             time.sleep(0.05)
         head.kill(node)
