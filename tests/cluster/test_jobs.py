@@ -18,8 +18,12 @@ from workers.storage.filesystem import Storage
 pytestmark = pytest.mark.timeout(1200)
 
 
+AUTO = {"shards": "auto", "trainers": "auto", "evaluators": "auto"}
+"""One of each would be three CPUs, and the head has two: a run that names counts would wait for them."""
+
+
 def write_experiment(folder: Path, **changes: Any) -> Path:
-    experiment = features_experiment(folder, **changes)
+    experiment = features_experiment(folder, cluster=AUTO, **changes)
     file = folder / "tiny.yaml"
     file.write_text(experiment.to_yaml())
     return file
