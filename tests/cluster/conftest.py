@@ -141,6 +141,14 @@ def add_node(
     )
 
 
+def can_unshare() -> bool:
+    """Whether this machine lets a node have mounts of its own."""
+    unshare = shutil.which("unshare")
+    return (
+        unshare is not None and not subprocess.run([unshare, "-m", "true"], check=False).returncode
+    )
+
+
 def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.commands.run import run_experiment
 from pipelines import fleet
 from pipelines.cluster import watching
-from tests.cluster.conftest import Head, add_node, start_head
+from tests.cluster.conftest import Head, add_node, can_unshare, start_head
 from tests.helpers import features_experiment
 from workers.errors import ClusterError
 
@@ -104,3 +104,21 @@ def test_a_lost_node_that_nothing_replaces_ends_the_run_and_the_same_command_con
     assert 1 <= left < 3
     add_node(head, cpus=3)
     assert run_experiment(wish, console=False)["tasks_learned"] == 3 - left
+
+
+@pytest.mark.skipif(not can_unshare(), reason="needs the right to make a mount namespace")
+def test_a_node_that_comes_later_without_the_storage_ends_the_run_before_it_learns(
+    head: Head, tmp_path: Path
+) -> None:
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    hide = f'mount -t tmpfs none {storage} && exec "$@"'
+    comer = threading.Timer(
+        5, lambda: add_node(head, cpus=3, wrapper=("unshare", "-m", "sh", "-c", hide, "sh"))
+    )
+    comer.start()
+    wish = features_experiment(tmp_path, cluster={"address": head.address})
+    with pytest.raises(ClusterError, match="is not visible on node"):
+        run_experiment(wish, console=False)
+    comer.join()
+    assert not list(tmp_path.rglob("versions/*.json"))

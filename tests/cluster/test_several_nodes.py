@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ from pipelines.cluster import (
     plan_actors,
     wait_for_resources,
 )
-from tests.cluster.conftest import Head, add_node, start_head, wait_until
+from tests.cluster.conftest import Head, add_node, can_unshare, start_head, wait_until
 from workers.errors import ClusterError
 
 pytestmark = pytest.mark.timeout(600)
@@ -140,13 +138,6 @@ def test_storage_that_every_node_sees_is_accepted(three: Head, tmp_path: Path) -
     with joined(three, 3):
         assert check_shared_storage(str(tmp_path / "store")) == 3
     assert list((tmp_path / "store").iterdir()) == []
-
-
-def can_unshare() -> bool:
-    unshare = shutil.which("unshare")
-    return (
-        unshare is not None and not subprocess.run([unshare, "-m", "true"], check=False).returncode
-    )
 
 
 @pytest.mark.skipif(not can_unshare(), reason="needs the right to make a mount namespace")

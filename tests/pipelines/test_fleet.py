@@ -1,0 +1,50 @@
+"""What a fleet checks before it starts any actor, without Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.commands.run import _fleet_spec
+from orchestrator.preparation import prepare
+from pipelines import fleet
+from pipelines.cluster import ClusterResources, NodeResources, RayHandle
+from tests.helpers import features_experiment
+from workers.errors import ClusterError
+
+
+class Joined:
+    """A cluster of one node."""
+
+    def resources(self) -> ClusterResources:
+        return ClusterResources((NodeResources("a", "host-a", 1),))
+
+
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, waited: bool) -> list[str]:
+    """Which storage was probed before the first actor would start."""
+    probed: list[str] = []
+
+    def no_actor(*_: Any, **__: Any) -> None:
+        raise ClusterError("an actor would start now")
+
+    monkeypatch.setattr(fleet, "wait_for_resources", lambda *_, **__: waited)
+    monkeypatch.setattr(fleet, "check_shared_storage", probed.append)
+    monkeypatch.setattr("workers.data_shard.data_shard_class", no_actor)
+    spec = _fleet_spec(prepare(features_experiment(tmp_path)))
+    with pytest.raises(ClusterError, match="an actor would start now"):
+        fleet.Fleet(spec, cast(RayHandle, Joined()), notify=print)
+    return probed
+
+
+def test_storage_is_probed_on_nodes_that_were_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert started(tmp_path, monkeypatch, waited=True) == [str(tmp_path / "storage")]
+
+
+def test_storage_is_not_probed_twice_on_nodes_that_were_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert started(tmp_path, monkeypatch, waited=False) == []
