@@ -44,8 +44,8 @@ class Predictions:
 
     Attributes:
         class_index: Index into the bank's class names, int64 [n].
-        task_index: Position of the most likely task, int64 [n]: with "hard" and "joint" the router's
-            own choice; with "product" the choice after the modules have spoken.
+        task_index: Position of the most likely task, int64 [n]: with "hard", "joint" and "refine"
+            the router's own choice; with "product" the choice after the modules have spoken.
         confidence: p(predicted class | x), float64 [n].
         routing_confidence: p(most likely task | x), float64 [n].
         label_log_prob: log p(label | x), float64 [n], where labels were given, else None.
@@ -253,11 +253,11 @@ class Predictor:
         """Modules that decide among all classes seen, through the shared head.
 
         hard: the chosen module's softmax over all classes, as published.  joint: the mixture
-        sum over t of q(t|x) p_t(c|x).  product: as for local modules, with p_t restricted to the
-        task's own classes.
+        sum over t of q(t|x) p_t(c|x).  product and refine: as for local modules, with p_t
+        restricted to the task's own classes.
         """
         combination = effective(self.combination, routing)
-        if combination == "product" or routing.own_classes_only:
+        if combination in ("product", "refine") or routing.own_classes_only:
             return self._combine(routing, self._own_log_probs(features, routing, scores))
         chosen = candidates(combination, routing)
         weights = routing.task_log_probs

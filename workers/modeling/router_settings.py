@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from workers.settings import Settings
 
-Combination = Literal["hard", "joint", "product"]
+Combination = Literal["hard", "joint", "product", "refine"]
 """How a router's belief and the modules' are joined; combining.py has the formulas."""
 
 Prior = Literal["uniform", "counts"]
@@ -72,6 +72,17 @@ class RidgeRouterSettings(RouterSettings):
     )
 
 
+class LdaRidgeRouterSettings(RouterSettings):
+    """Settings of `LdaRidgeRouter`."""
+
+    lda: LdaRouterSettings = Field(
+        default=LdaRouterSettings(), description="Settings of its Gaussian half."
+    )
+    ridge: RidgeRouterSettings = Field(
+        default=RidgeRouterSettings(), description="Settings of its regression half."
+    )
+
+
 class PrototypeRouterSettings(RouterSettings):
     """Settings of `PrototypeRouter`."""
 
@@ -120,6 +131,7 @@ class OracleRouterSettings(RouterSettings):
 ROUTER_SETTINGS: dict[str, type[RouterSettings]] = {
     "lda": LdaRouterSettings,
     "ridge": RidgeRouterSettings,
+    "lda_ridge": LdaRidgeRouterSettings,
     "prototype": PrototypeRouterSettings,
     "entropy": EntropyRouterSettings,
     "batch_entropy": BatchEntropyRouterSettings,

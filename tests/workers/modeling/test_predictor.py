@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,15 +15,16 @@ from hypothesis import strategies as st
 import workers.modeling.predictor as predictor_module
 from tests.workers.modeling.banks import WIDTH, bank, samples
 from workers.errors import BankError, DataError
-from workers.modeling.combining import Routing, combine_local
+from workers.modeling.combining import REFINE_SHARE, Routing, combine_local
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.luca import PARAMETER_NAMES
 from workers.modeling.predictor import BankTensors, Predictor, TaskModule, module_scores
+from workers.modeling.router_settings import Combination
 from workers.modeling.whitening import Whitening
 
 FIXTURE = Path(__file__).parents[2] / "parity" / "fixtures" / "stream.npz"
 TASKS = ((0, 1), (2,), (3, 4, 5))
-COMBINATIONS = ("hard", "joint", "product")
+COMBINATIONS = get_args(Combination)
 
 
 def chosen(combination):
@@ -194,9 +196,26 @@ def test_product_multiplies_slot_and_module_and_normalises():
     np.testing.assert_allclose(found.task_log_probs.exp()[0], [0.6, 0.4], atol=1e-6)
 
 
-def test_a_router_without_classes_turns_a_product_into_the_published_hard_choice():
+def test_refine_moves_mass_within_a_task_and_never_between_tasks():
+    slots = [0.5, 0.1, 0.3, 0.1]
+    module = [0.05, 0.95, 0.5, 0.5]
+    found = combined("refine", routing([0.6, 0.4], slots), module)
+    own = np.array(slots) ** (1 - REFINE_SHARE) * np.array(module) ** REFINE_SHARE
+    expected = np.concatenate([0.6 * own[:2] / own[:2].sum(), 0.4 * own[2:] / own[2:].sum()])
+    np.testing.assert_allclose(probabilities(found), expected, atol=1e-6)
+    np.testing.assert_allclose(found.task_log_probs.exp()[0], [0.6, 0.4], atol=1e-6)
+
+
+def test_refine_leaves_out_slots_that_were_not_run_or_have_no_mass():
+    found = combined("refine", routing([1.0, 0.0], [0.4, 0.6, 0.0, 0.0]), [0.5, 0.5, 0.0, 0.0])
+    own = np.array([0.4, 0.6]) ** (1 - REFINE_SHARE)
+    np.testing.assert_allclose(probabilities(found), [*own / own.sum(), 0.0, 0.0], atol=1e-6)
+
+
+@pytest.mark.parametrize("combination", ["product", "refine"])
+def test_a_router_without_classes_leaves_the_published_hard_choice(combination):
     module = [0.5, 0.5, 0.1, 0.9]
-    found = combined("product", routing([0.6, 0.4]), module)
+    found = combined(combination, routing([0.6, 0.4]), module)
     assert probabilities(found) == probabilities(combined("hard", routing([0.6, 0.4]), module))
     assert int(found.class_index) == 0
 

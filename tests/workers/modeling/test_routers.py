@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,13 +16,14 @@ from workers.errors import BankError, DataError, SettingsError
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.predictor import Predictor
 from workers.modeling.ridge import CANDIDATES, RidgeClassifier, RidgePath
-from workers.modeling.routers import ROUTERS
+from workers.modeling.router_settings import Combination
+from workers.modeling.routers import ROUTERS, RouterInput
 
 QUICK = settings(max_examples=12, deadline=None)
 TASKS = ((0, 1), (2,), (3, 4, 5))
 PER_SAMPLE = sorted(name for name, router in ROUTERS.items() if not router.Options.order_dependent)
 STATISTICS = sorted(n for n, router in ROUTERS.items() if router.evidence == "statistics")
-COMBINATIONS = ("hard", "joint", "product")
+COMBINATIONS = get_args(Combination)
 
 
 def options(**router_options):
@@ -247,6 +249,28 @@ def test_ridge_scores_equal_those_of_a_direct_solution():
     assert classifier.penalty == pytest.approx(penalty)
     np.testing.assert_allclose(classifier.weights.numpy(), weights, atol=1e-10)
     np.testing.assert_allclose(classifier.bias.numpy(), y.mean(0) - x.mean(0) @ weights, atol=1e-10)
+
+
+def test_lda_ridge_is_the_geometric_mean_of_its_halves():
+    tensors = bank(TASKS)
+    features, _, _ = stream()
+    inputs = RouterInput(raw=features, features=features)
+    lda, ridge, both = (
+        options().fit_router(name, tensors).route(inputs).slot_log_probs
+        for name in ("lda", "ridge", "lda_ridge")
+    )
+    expected = (lda.exp() * ridge.exp()).sqrt()
+    assert torch.allclose(both.exp(), expected / expected.sum(dim=1, keepdim=True))
+
+
+def test_halves_of_lda_ridge_have_settings_of_their_own():
+    tensors = bank(TASKS)
+    features, _, _ = stream()
+    inputs = RouterInput(raw=features, features=features)
+    sharp = {"temperature": 1e-3}
+    chosen = options(lda=sharp, lda_ridge={"lda": sharp, "ridge": {"temperature": 1e6}})
+    lda, both = (chosen.fit_router(name, tensors).route(inputs) for name in ("lda", "lda_ridge"))
+    assert torch.equal(lda.slot_log_probs.argmax(1), both.slot_log_probs.argmax(1))
 
 
 def test_generalised_cross_validation_from_sums_equals_that_from_samples():

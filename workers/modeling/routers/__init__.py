@@ -7,6 +7,7 @@ from workers.modeling.routers.base import Router, RouterInput
 from workers.modeling.routers.batch_entropy import BatchEntropyRouter, ShuffledBatchEntropyRouter
 from workers.modeling.routers.entropy import EntropyRouter
 from workers.modeling.routers.lda import LdaRouter
+from workers.modeling.routers.lda_ridge import LdaRidgeRouter
 from workers.modeling.routers.oracle import OracleRouter
 from workers.modeling.routers.prototype import PrototypeRouter
 from workers.modeling.routers.ridge import RidgeRouter
@@ -16,6 +17,7 @@ ROUTERS: dict[str, type[Router]] = {
     for router in (
         LdaRouter,
         RidgeRouter,
+        LdaRidgeRouter,
         PrototypeRouter,
         EntropyRouter,
         BatchEntropyRouter,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from workers.modeling.bank_tensors import BankTensors
 from workers.modeling.combining import Routing
 from workers.modeling.gaussian import SharedGaussian
 from workers.modeling.router_settings import LdaRouterSettings
 from workers.modeling.routers.base import Router, RouterInput, tasks_of_slots
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LdaRouter(Router):
@@ -37,8 +42,10 @@ class LdaRouter(Router):
         """Fits the router to a bank's statistics."""
         return cls(bank, options)
 
+    def slot_log_probs(self, batch: RouterInput) -> Tensor:
+        """log q(t,c|x), float64 [n, s]."""
+        return self._classifier.log_posterior(batch.features, self._temperature)
+
     def route(self, batch: RouterInput) -> Routing:
         """Posterior over slots, and so over tasks."""
-        return tasks_of_slots(
-            self._classifier.log_posterior(batch.features, self._temperature), self._bank
-        )
+        return tasks_of_slots(self.slot_log_probs(batch), self._bank)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from workers.errors import BankError
 from workers.modeling.bank_tensors import BankTensors
 from workers.modeling.combining import Routing
@@ -10,6 +12,9 @@ from workers.modeling.projection import RandomProjection
 from workers.modeling.ridge import RidgeClassifier
 from workers.modeling.router_settings import RidgeRouterSettings
 from workers.modeling.routers.base import Router, RouterInput, tasks_of_slots
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class RidgeRouter(Router):
@@ -57,7 +62,11 @@ class RidgeRouter(Router):
         """The lambda in use, in the units of the Gram matrix."""
         return self._classifier.penalty
 
+    def slot_log_probs(self, batch: RouterInput) -> Tensor:
+        """log q(t,c|x), float64 [n, s]."""
+        inputs = batch.features if self._projection is None else self._projection(batch.raw)
+        return self._classifier.log_posterior(inputs, self._temperature)
+
     def route(self, batch: RouterInput) -> Routing:
         """Posterior over slots, and so over tasks."""
-        inputs = batch.features if self._projection is None else self._projection(batch.raw)
-        return tasks_of_slots(self._classifier.log_posterior(inputs, self._temperature), self._bank)
+        return tasks_of_slots(self.slot_log_probs(batch), self._bank)
