@@ -173,7 +173,7 @@ class Driver:
         )
 
     def _evaluation_flow(self) -> EvaluationFlow:
-        settings = self._experiment.evaluation
+        settings = self._experiment.scoring
         plan = EvaluationPlan(
             tested=lambda i: len(self._prepared.tasks[i].task.test) > 0,
             tests=lambda i: self._test_part(i, "test"),
@@ -420,7 +420,7 @@ class Driver:
             version.version,
             parts,
             [pair for part in parts for pair in self._keys(part.task, "validation")],
-            self._experiment.evaluation.routers[:1],
+            self._experiment.scoring.routers[:1],
             lambda validated: self._finish(index, version, scored, validated),
         )
 

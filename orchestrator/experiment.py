@@ -99,6 +99,11 @@ class Experiment(Settings):
         """The bank this run writes."""
         return self.bank or self.name
 
+    @property
+    def scoring(self) -> EvaluationSettings:
+        """How test samples are scored: ``evaluation``, with the task given to the router where the stream gives it."""
+        return self.evaluation.with_tasks_given if self.stream.task_known else self.evaluation
+
     def learning_identity(self) -> dict[str, Any]:
         """Everything that decides what a bank learns, as JSON: a bank keeps it and refuses another."""
         return {

@@ -27,7 +27,7 @@ class Gate:
     could do before.
 
     Args:
-        experiment: its ``gate``, and its first router.
+        experiment: its ``gate``, and its headline router.
         registry: actor that notes and tags.
         tracker: told of versions that fail.
         tasks: the bank's ids of the stream's tasks, in order.
@@ -53,7 +53,7 @@ class Gate:
         self._tracker = tracker
         self._tasks = tasks
         self._measured: dict[int, Mapping[str, float]] = {}
-        router = experiment.evaluation.routers[0]
+        router = experiment.scoring.routers[0]
         for count, version in versions.items():
             noted = version.metrics.get("validation")
             if isinstance(noted, dict) and noted.get("router") == router:

@@ -57,6 +57,7 @@ class FleetSpec:
     settings: Mapping[str, Any]
     defaults: Mapping[str, Any]
     learns: bool = True
+    task_known: bool = False
 
 
 class Fleet:
@@ -183,6 +184,7 @@ class Fleet:
             luca=spec.luca,
             learning=spec.learning,
             tasks=spec.tasks,
+            task_known=spec.task_known,
             threads=role.threads,
         )
 

@@ -35,6 +35,7 @@ class BaselineScorer:
         seed: seed of the run.
         luca, learning: what LuCA modules of the run look like, for ``joint_luca``.
         tasks: number of tasks in the stream; costly baselines are scored after the last only.
+        task_known: the stream gives every test sample's task; decisions are made among its classes.
     """
 
     def __init__(
@@ -46,12 +47,15 @@ class BaselineScorer:
         luca: LucaSettings,
         learning: LearningSettings,
         tasks: int,
+        task_known: bool = False,
     ) -> None:
         self._cache = FeatureCache(storage)
         self._settings = settings
         self._seed, self._luca, self._learning, self._tasks = seed, luca, learning, tasks
         self._baselines: dict[str, Baseline] = {}
         self._observed = 0
+        self._task_known = task_known
+        self._task_classes: dict[int, tuple[int, ...]] = {}
         self._tests: dict[int, tuple[Tensor, Tensor]] = {}
 
     def score(
@@ -86,6 +90,7 @@ class BaselineScorer:
                 self._baselines = self._create(features.shape[1])
             for baseline in self._baselines.values():
                 baseline.observe(features, torch.from_numpy(data.labels), train.classes)
+            self._task_classes[self._observed] = train.classes
             self._observed += 1
         features, labels = self._read(tests)
         predictions: dict[str, MethodPredictions] = {}
@@ -93,12 +98,24 @@ class BaselineScorer:
             if baseline.cadence == "final" and after < self._tasks - 1:
                 continue
             made = baseline.predict(features)
+            if self._task_known:
+                made = made.among(self._own_classes(tests, made.classes))
             predictions[name] = MethodPredictions(
                 predicted=made.class_index.numpy(),
                 confidence=made.confidence.numpy(),
                 log_prob_true=made.label_log_prob(labels).numpy(),
             )
         return predictions, time.perf_counter() - started
+
+    def _own_classes(self, tests: Sequence[TestPart], classes: Tensor) -> Tensor:
+        """Which of ``classes`` [C] are of each test sample's own task, bool [n, C]."""
+        import torch
+
+        own = []
+        for test in tests:
+            mine = torch.isin(classes, torch.tensor(self._task_classes[test.task]))
+            own.append(mine.expand(len(self._tests[test.task][1]), -1))
+        return torch.cat(own)
 
     def _create(self, width: int) -> dict[str, Baseline]:
         context = BaselineContext(

@@ -36,13 +36,20 @@ class EvaluatorImpl:
         learning: LearningSettings,
         tasks: int,
         threads: int,
+        task_known: bool = False,
     ) -> None:
         prepare_process(threads)
         opened = Storage.open(storage)
         self._scorer = Scorer(opened, bank, class_names=class_names, settings=settings)
         self._tests: dict[int, TestPart] = {}
         self._baselines = BaselineScorer(
-            opened, settings=settings, seed=seed, luca=luca, learning=learning, tasks=tasks
+            opened,
+            settings=settings,
+            seed=seed,
+            luca=luca,
+            learning=learning,
+            tasks=tasks,
+            task_known=task_known,
         )
 
     def score(

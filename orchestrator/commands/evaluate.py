@@ -81,15 +81,15 @@ def score(prepared: Prepared, version: BankVersion, indices: Sequence[int]) -> S
         if not cache.has(plan.key(part, 0, extractor.backbone_key)):
             extractor.extract(PartRequest(plan.samples_of(part)))
     scorer = Scorer(
-        prepared.storage, version.bank.name, class_names=stream.classes, settings=e.evaluation
+        prepared.storage, version.bank.name, class_names=stream.classes, settings=e.scoring
     )
     tests = _parts(prepared, version, indices, extractor.backbone_key)
     try:
-        return scorer.score(version.version, tests, e.evaluation.reported_routers)
+        return scorer.score(version.version, tests, e.scoring.reported_routers)
     except FeatureCorruptionError:
         for part in parts:
             extractor.extract(PartRequest(plan.samples_of(part)))
-        return scorer.score(version.version, tests, e.evaluation.reported_routers)
+        return scorer.score(version.version, tests, e.scoring.reported_routers)
 
 
 def _parts(

@@ -116,7 +116,7 @@ def make_plan(prepared: Prepared) -> Plan:
         scenario=prepared.stream.scenario,
         recipe=experiment.recipe,
         objective=experiment.learning.objective,
-        routers=experiment.evaluation.reported_routers,
+        routers=experiment.scoring.reported_routers,
         baselines=experiment.evaluation.baselines,
         classes=len(prepared.stream.classes),
         tasks=[

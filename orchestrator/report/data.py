@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from orchestrator import results
-from orchestrator.report.methods import KIND_TITLES, Method, describe
+from orchestrator.report.methods import KIND_TITLES, TASKS_GIVEN, Method, describe
 from orchestrator.report.story import Story, TaskFacts
 from orchestrator.tracking.jsonl import read_events
 from workers.errors import CorruptionError, StorageError
@@ -75,6 +75,11 @@ class ReportData:
     experiment_yaml: str
     test_samples: int
     summary: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tasks_given(self) -> bool:
+        """Whether the stream tells evaluation the task of every test sample."""
+        return self.scenario == TASKS_GIVEN
 
     @property
     def classes(self) -> int:
@@ -260,6 +265,8 @@ def _primary(
     names = [m.name for m in methods]
     routers = _dig(experiment, "evaluation", "routers")
     wanted = [summary.get("primary"), _dig(experiment, "evaluation", "router")]
+    if _dig(experiment, "stream", "scenario") == TASKS_GIVEN:
+        wanted.insert(1, "oracle")
     wanted += routers if isinstance(routers, list) else []
     for name in wanted:
         if name in names and methods[names.index(name)].method.kind == "router":

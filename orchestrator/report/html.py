@@ -38,6 +38,7 @@ def render(data: ReportData, plots: Mapping[str, str], files: Iterable[str] = ()
         groups=view.groups(data, shown),
         more=_more(data),
         table_caption=_caption(data),
+        among=view.among(data, data.find(data.primary)),
         steps=_steps(data),
         tasks=[
             {
@@ -57,7 +58,12 @@ def render(data: ReportData, plots: Mapping[str, str], files: Iterable[str] = ()
 def _caption(data: ReportData) -> str:
     text = f"On the {data.test_samples:,} test samples of all classes seen, after the last task."
     if data.primary:
-        text += f" Highlighted: {data.primary}, the router that the settings name first."
+        why = (
+            "told the task, as the stream gives it"
+            if data.tasks_given
+            else "named first in the settings"
+        )
+        text += f" Highlighted: {data.primary}, the router that is {why}."
     bound = view.joint_bound(data)
     if bound:
         text += f" The gap is to {bound.name}."

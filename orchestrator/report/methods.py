@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+TASKS_GIVEN = "task_incremental"
+"""The scenario that tells evaluation the task of every test sample: there the oracle is the headline."""
+
 Kind = Literal["router", "baseline", "order", "lower bound", "upper bound"]
 
 KIND_TITLES: dict[Kind, str] = {
@@ -82,8 +85,8 @@ def describe(
     if isinstance(own, Mapping) and own.get("kind") in get_args(Kind):
         return Method(name, own["kind"], str(own.get("note", "")))
     kind, note = _lookup(name)
-    if kind == "upper bound" and name.startswith("oracle") and scenario == "task_incremental":
-        return Method(name, "router", "the task is given by the scenario")
+    if kind == "upper bound" and name.startswith("oracle") and scenario == TASKS_GIVEN:
+        return Method(name, "router", "the task of every sample is given by the scenario")
     return Method(name, kind, note)
 
 

@@ -130,6 +130,11 @@ def captions(data: ReportData) -> list[str]:
     lines = [
         f"Accuracies in % on the {data.test_samples:,} test samples of all classes seen; per sample unless marked."
     ]
+    if data.tasks_given:
+        lines.append(
+            "The stream gives the task of every sample: oracle and baselines decide among the classes of that task; "
+            "the other routers are not told it."
+        )
     bounds = [m.name for m in data.of_kind("upper bound")]
     if bounds:
         lines.append(

@@ -95,7 +95,7 @@ class Sweep:
         """
         e = self._experiment(settings, published=published)
         return TrialSettings(
-            luca=e.luca, learning=e.learning, whitening=e.whitening, evaluation=e.evaluation
+            luca=e.luca, learning=e.learning, whitening=e.whitening, evaluation=e.scoring
         )
 
     def chosen(self, record: TrialRecord) -> Experiment:

@@ -136,11 +136,13 @@ class _Story:
 
     def __init__(self) -> None:
         self._tasks: list[Mapping[str, object]] = []
+        self._scenario: str | None = None
         self._learned: dict[int, TaskLearned] = {}
 
     def line(self, event: Event) -> str | None:
         if isinstance(event, RunStarted):
             self._tasks = list(event.tasks)
+            self._scenario = event.scenario
             train = sum(_count(task.get("train")) for task in event.tasks)
             test = sum(_count(task.get("test")) for task in event.tasks)
             verb = "continues" if event.resumed else "starts"
@@ -172,19 +174,21 @@ class _Story:
                 if learned.cached
                 else f" learned in {duration(learned.seconds)}"
             )
-        scores = _scores(event.metrics)
+        scores = _scores(event.metrics, self._scenario)
         more = f", and {len(scores) - _MOST_METHODS} more" if len(scores) > _MOST_METHODS else ""
         told = ", ".join(scores[:_MOST_METHODS]) + more
         title = f"task {event.task + 1}{of}" + (f" {name!r}" if name else "")
         return f"{title}{how}; bank version {event.version}" + (f": {told}" if told else "")
 
 
-def _scores(metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
+def _scores(metrics: Mapping[str, Mapping[str, float]], scenario: str | None) -> list[str]:
     """Each method's accuracy; results first, and bounds and order dependence marked as such."""
     from orchestrator.report.methods import KIND_TITLES, describe
 
     kinds = list(KIND_TITLES)
-    methods = sorted((describe(name) for name in metrics), key=lambda m: kinds.index(m.kind))
+    methods = sorted(
+        (describe(name, scenario=scenario) for name in metrics), key=lambda m: kinds.index(m.kind)
+    )
     values = {
         m: metrics[m.name].get("accuracy", metrics[m.name].get("final_accuracy")) for m in methods
     }

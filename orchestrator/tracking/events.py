@@ -60,6 +60,13 @@ class RunStarted(Event):
     experiment: Mapping[str, Any]
     resumed: bool = False
 
+    @property
+    def scenario(self) -> str | None:
+        """The stream's scenario, where the experiment names one."""
+        stream = self.experiment.get("stream")
+        scenario = stream.get("scenario") if isinstance(stream, Mapping) else None
+        return scenario if isinstance(scenario, str) else None
+
     def to_json(self) -> dict[str, Any]:
         """As for every event, with secrets left out of the experiment and the storage's URI."""
         data: dict[str, Any] = without_secrets(super().to_json())

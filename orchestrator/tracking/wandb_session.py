@@ -150,16 +150,20 @@ class WandbSession:
 
         predictions = results.read_predictions(self._run_dir, results.METRIC_COLUMNS)
         matrix = self._wandb.Table(columns=["method", "kind", "after task", "on task", "accuracy"])
-        for method in results.method_names(predictions):
+        kinds = {
+            method: describe(method, scenario=self._started.scenario).kind
+            for method in results.method_names(predictions)
+        }
+        for method in kinds:
             values = results.accuracy_matrix(predictions, method)
             for after, on in np.argwhere(np.isfinite(values)).tolist():
-                matrix.add_data(method, describe(method).kind, after, on, float(values[after, on]))
+                matrix.add_data(method, kinds[method], after, on, float(values[after, on]))
         self._run.log({"tables/accuracy_matrix": matrix})
         final = results.metrics_from_predictions(predictions)
         names = sorted({name for metrics in final.values() for name in metrics})
         table = self._wandb.Table(columns=["method", "kind", *names])
         for method, metrics in final.items():
-            table.add_data(method, describe(method).kind, *(metrics.get(name) for name in names))
+            table.add_data(method, kinds[method], *(metrics.get(name) for name in names))
             for name, value in metrics.items():
                 self._run.summary[f"final/{method}/{name}"] = value
         self._run.log({"tables/metrics": table})

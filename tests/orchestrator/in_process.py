@@ -127,6 +127,7 @@ class LocalFleet:
             luca=spec.luca,
             learning=spec.learning,
             tasks=spec.tasks,
+            task_known=spec.task_known,
             threads=1,
         )
 

@@ -14,7 +14,7 @@ from orchestrator import results
 from orchestrator.commands.run import run_experiment
 from orchestrator.experiment import Experiment, merge
 from orchestrator.experiment_files import parse_experiment
-from tests.helpers import features_experiment
+from tests.helpers import features_experiment, write_features
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -75,8 +75,17 @@ def test_the_published_recipe_meets_known_classes_again(tmp_path: Path) -> None:
     assert summary["metrics"]["lda"]["final_accuracy"] > 0.8
 
 
-def test_told_the_task_evaluation_decides_among_its_classes(tmp_path: Path) -> None:
-    experiment = features_experiment(tmp_path, stream={"scenario": "task_incremental"})
-    summary = run_experiment(experiment, console=False)
-    assert summary["metrics"]["oracle"]["routing_accuracy"] == 1.0
-    assert summary["metrics"]["oracle"]["final_accuracy"] > 0.95
+def test_told_the_task_the_headline_is_the_router_that_is_told_it(tmp_path: Path) -> None:
+    write_features(tmp_path / "features.parquet", spread=6.0)
+    changes = {
+        "stream": {"scenario": "task_incremental"},
+        "evaluation": {"routers": ["lda"], "baselines": ["joint_linear"]},
+    }
+    summary = run_experiment(features_experiment(tmp_path, **changes), console=False)
+    metrics = summary["metrics"]
+    assert summary["primary"] == "oracle"
+    assert metrics["oracle"]["routing_accuracy"] == 1.0
+    assert metrics["oracle"]["final_accuracy"] > metrics["lda"]["final_accuracy"] + 0.1
+    assert abs(metrics["oracle"]["gap_to_joint"]) < 0.2
+    report = Path(summary["report"]).read_text()
+    assert "among the classes of their own task, which is given, by oracle" in report

@@ -40,7 +40,8 @@ class EvaluationSettings(Settings):
 
     routers: Listed[str] = Field(
         ("lda", "entropy", "batch_entropy", "oracle"),
-        description=f"Routers to report, of {', '.join(ROUTER_SETTINGS)}; the first one is the headline.",
+        description=f"Routers to report, of {', '.join(ROUTER_SETTINGS)}; the first one is the headline. "
+        "Where the stream gives the task (task_incremental), oracle always leads.",
     )
     combination: Combination = Field(
         "product", description="How the router's belief and the modules' are joined."
@@ -78,6 +79,22 @@ class EvaluationSettings(Settings):
         if "batch_entropy" in names and "batch_entropy_shuffled" not in names:
             names.insert(names.index("batch_entropy") + 1, "batch_entropy_shuffled")
         return tuple(names)
+
+    @property
+    def with_tasks_given(self) -> EvaluationSettings:
+        """The same where every test sample comes with its task (task-incremental streams).
+
+        The router that is told the task leads, as the headline, and decides among the task's own classes.
+        """
+        options: Settings = self.router_options
+        told: Settings = getattr(options, "oracle")  # noqa: B009
+        own = told.model_copy(update={"own_classes_only": True})
+        return self.model_copy(
+            update={
+                "routers": ("oracle", *(name for name in self.routers if name != "oracle")),
+                "router_options": options.model_copy(update={"oracle": own}),
+            }
+        )
 
     @property
     def random_features(self) -> int:

@@ -51,6 +51,15 @@ class BaselinePrediction:
         """p(predicted class | x), float64 [n]."""
         return self.log_probs.max(dim=1).values.exp()
 
+    def among(self, allowed: Tensor) -> BaselinePrediction:
+        """The decision among some classes of each sample only, bool [n, C] in the order of ``classes``."""
+        log_probs = torch.log_softmax(self.log_probs.masked_fill(~allowed, -torch.inf), dim=1)
+        return BaselinePrediction(
+            class_index=self.classes[log_probs.argmax(dim=1)],
+            classes=self.classes,
+            log_probs=log_probs,
+        )
+
     def label_log_prob(self, labels: Tensor) -> Tensor:
         """log p(label | x), float64 [n]; -inf for a label that was never seen."""
         hits = labels[:, None] == self.classes[None, :]
