@@ -30,7 +30,11 @@ BENCHMARKS = {
     "feature_cache": "the feature cache against plain Arrow, and its memory",
     "overheads": "cold starts, Ray, one task's orchestration",
     "cluster_costs": "a task on one and on two nodes, and from submitting a job to its first task",
+    "views": "augmented training views on the demo: accuracy, time, cache",
+    "recipes": "validation accuracy of recipes and routers over the package's streams",
 }
+LONG_ONLY = ("views", "recipes")
+"""Run in long mode, or when named: they show results, not speed."""
 QUIET_LOAD = 0.5
 """Load average a core up to which a machine counts as quiet."""
 
@@ -40,14 +44,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m infra.benchmarks", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--long", action="store_true", help="larger sizes and more repetitions")
-    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS)
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks.json"))
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.into is not None:
         _measure(arguments.only[0], arguments.into, long=arguments.long)
         return 0
-    results = [_in_a_process(name, long=arguments.long) for name in arguments.only]
+    names = arguments.only or [n for n in BENCHMARKS if arguments.long or n not in LONG_ONLY]
+    results = [_in_a_process(name, long=arguments.long) for name in names]
     report = {
         "mode": "long" if arguments.long else "short",
         "machine": _machine(),
