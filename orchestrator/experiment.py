@@ -43,7 +43,7 @@ class GateSettings(Settings):
 
 
 class Experiment(Settings):
-    """A whole run.  ``recipe`` names defaults for ``luca``, ``learning`` and ``whitening``;
+    """A whole run.  ``recipe`` names defaults for ``luca``, ``learning``, ``whitening`` and ``evaluation``;
     keys written out in the file or with ``-o`` override the recipe."""
 
     name: str = Field(pattern=SAFE_NAME, description="names the run and, by default, its bank")
@@ -51,7 +51,9 @@ class Experiment(Settings):
     seed: int = Field(default=1993, ge=0, lt=2**31, description="class order and all randomness")
     storage: str = Field(default="luca-storage", description="a folder or a URI such as s3://...")
     bank: str | None = Field(default=None, pattern=SAFE_NAME, description="default: the name")
-    recipe: str = Field(default="local", description="named defaults for luca, learning, whitening")
+    recipe: str = Field(
+        default="local", description="named defaults for luca, learning, whitening, evaluation"
+    )
     stream: StreamSettings
     backbone: BackboneSettings = BackboneSettings()
     features: FeatureSettings = FeatureSettings()
@@ -75,7 +77,9 @@ class Experiment(Settings):
             hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
             raise ValueError(f"unknown recipe {name!r}: choose one of {', '.join(RECIPES)}{hint}")
         recipe = RECIPES[name]
-        below = {key: recipe[key] for key in ("luca", "learning", "whitening")}
+        below: dict[str, Any] = {
+            key: value for key, value in recipe.items() if key != "description"
+        }
         return merge(below, dict(data))
 
     @field_validator("storage")

@@ -110,7 +110,7 @@ def experiment_text(name: str, found: Discovery, *, backbone: str) -> str:
         )
     sections.append(
         "evaluation:\n"
-        "  routers: [lda, entropy, oracle]   # the first is the headline; also ridge, prototype, batch_entropy\n"
+        "  routers: [lda, entropy, oracle]   # the first is the headline; also ridge, lda_ridge, prototype, batch_entropy\n"
         "  baselines: [simplecil, joint_linear]   # also slda, ranpac, fecam, sequential_linear, joint_luca\n"
         "# gate: {min_accuracy: 0.8}     # tag a version 'production' only when validation says so\n"
         "# tracking: {wandb: {mode: online}}   # without a key runs are recorded offline, to be sent later"

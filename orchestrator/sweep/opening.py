@@ -153,6 +153,8 @@ class Sweep:
         data = dict(self.data)
         if published:
             data = {key: value for key, value in data.items() if key not in _RECIPE_KEYS}
+            # A recipe may say how to predict too; the yardstick is judged by the router that trials are judged by.
+            data["evaluation"] = self.experiment.evaluation.model_dump(mode="json")
         for key, value in settings.items():
             data = set_at(data, key, value)
         return parse_experiment(data, where=_written(settings))

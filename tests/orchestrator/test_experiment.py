@@ -58,6 +58,25 @@ def test_a_recipe_lies_under_explicit_keys() -> None:
     assert experiment.whitening == "none"
 
 
+def test_a_recipe_may_say_how_to_predict() -> None:
+    experiment = load_experiment("demo", ["recipe=refined"])
+    assert experiment.evaluation.routers[0] == "lda_ridge"
+    assert experiment.evaluation.combination == "refine"
+    assert experiment.evaluation.random_features == 2000
+    changed = load_experiment("demo", ["recipe=refined", "evaluation.combination=joint"])
+    assert (changed.evaluation.routers, changed.evaluation.combination) == (
+        experiment.evaluation.routers,
+        "joint",
+    )
+
+
+def test_recipe_refined_learns_what_local_learns_and_collects_random_features() -> None:
+    local = load_experiment("demo", []).learning_identity()
+    refined = load_experiment("demo", ["recipe=refined"]).learning_identity()
+    assert refined.pop("statistics") == {**local.pop("statistics"), "random_features": 2000}
+    assert refined == local
+
+
 def test_overrides_replace_scalars_and_lists_and_merge_mappings() -> None:
     data = {"a": {"b": 1, "c": [1, 2]}, "d": 4}
     changed = apply_overrides(data, ["a.c=[3]", "a={b: 5}", "d.e=6", "f=null"])

@@ -42,6 +42,11 @@ def test_the_published_recipe_takes_nothing_from_the_experiment() -> None:
     assert settings.router == "ridge"  # modules are compared, by the router of the experiment
 
 
+def test_the_published_recipe_is_judged_as_trials_are() -> None:
+    sweep = of("recipe=refined")
+    assert sweep.resolve(PUBLISHED, True).evaluation == sweep.resolve({}, False).evaluation
+
+
 def test_a_trial_lays_its_settings_over_the_experiment() -> None:
     sweep = of("learning.epochs=3")
     settings = sweep.resolve({"learning.l1": 0.25, "luca.adapter_rank": 2}, False)

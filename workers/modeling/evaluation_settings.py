@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, create_model, field_validator
+from pydantic import Field, create_model, field_validator, model_validator
+from typing_extensions import Self
 
 from workers.errors import SettingsError
 from workers.modeling.baseline_settings import BASELINE_SETTINGS
@@ -96,11 +97,33 @@ class EvaluationSettings(Settings):
             }
         )
 
+    @model_validator(mode="after")
+    def _one_random_feature_space(self) -> Self:
+        if len(asked := self._random_features_asked()) > 1:
+            (first, one), (second, other) = list(asked.items())[:2]
+            raise ValueError(
+                f"router_options.{first} asks for {one} random features and router_options.{second} for {other}: "
+                "a bank keeps the statistics of one random feature space, so give both the same number, or one 0"
+            )
+        return self
+
     @property
     def random_features(self) -> int:
-        """Random features whose statistics are collected for router ``ridge``; 0 when none are."""
-        size: int = getattr(self.router_options, "ridge").random_features  # noqa: B009
-        return size if "ridge" in self.routers else 0
+        """Random features whose statistics are collected for ridge regression in a router; 0 when none are."""
+        return next(iter(self._random_features_asked().values()), 0)
+
+    def _random_features_asked(self) -> dict[str, int]:
+        """Sizes other than 0 that named routers ask for, each once, by the place of the setting that asks."""
+        options: Any = self.router_options
+        places = {
+            "ridge": ("ridge", options.ridge),
+            "lda_ridge": ("lda_ridge.ridge", options.lda_ridge.ridge),
+        }
+        asked: dict[str, int] = {}
+        for place, ridge in (places[name] for name in self.routers if name in places):
+            if ridge.random_features and ridge.random_features not in asked.values():
+                asked[f"{place}.random_features"] = ridge.random_features
+        return asked
 
     def fit_router(self, name: str, bank: BankTensors) -> Router:
         """The router called ``name``, fitted to a bank.
@@ -122,7 +145,7 @@ class EvaluationSettings(Settings):
     ) -> RandomProjection | None:
         """The random features whose statistics have to be collected, or None.
 
-        Asked for by router ``ridge`` with ``random_features``; ``seed`` is that of the run.
+        Asked for by routers ``ridge`` and ``lda_ridge`` with ``random_features``; ``seed`` is that of the run.
         """
         from workers.modeling.projection import ProjectionSpec, RandomProjection
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
+from typing_extensions import NotRequired
+
 
 class Recipe(TypedDict):
     """One recipe.
@@ -12,12 +14,14 @@ class Recipe(TypedDict):
         description: one sentence for people.
         luca, learning: settings of those names; keys left out keep their defaults.
         whitening: ``none`` or ``first_task``.
+        evaluation: settings of that name, where the recipe is also one of predicting.
     """
 
     description: str
     luca: dict[str, Any]
     learning: dict[str, Any]
     whitening: str
+    evaluation: NotRequired[dict[str, Any]]
 
 
 RECIPES: dict[str, Recipe] = {
@@ -79,5 +83,30 @@ RECIPES: dict[str, Recipe] = {
             "initial_scale": 10.0,
         },
         "whitening": "first_task",
+    },
+    "refined": {
+        "description": (
+            "Modules learned as in local, predicted with the strongest router: Gaussian and ridge "
+            "classifiers pooled, 2,000 random features, modules refining between the classes of a task."
+        ),
+        "luca": {"flow": "tosca", "ratio": 16},
+        "learning": {
+            "objective": "local",
+            "epochs": 20,
+            "batch_size": 48,
+            "learning_rate": 0.025,
+            "minimum_learning_rate": 1e-8,
+            "momentum": 0.9,
+            "l1": 5e-4,
+            "l1_mode": "proximal",
+            "l1_parts": ["weights"],
+            "initial_scale": 10.0,
+        },
+        "whitening": "first_task",
+        "evaluation": {
+            "routers": ["lda_ridge", "lda", "entropy", "batch_entropy", "oracle"],
+            "combination": "refine",
+            "router_options": {"lda_ridge": {"ridge": {"random_features": 2000}}},
+        },
     },
 }

@@ -126,7 +126,7 @@ def test_options_in_comments_are_real(typed: CommandLine, tmp_path: Path) -> Non
         "tracking.wandb.mode=online",
         "recipe=tosca",
         "recipe=local_sparse",
-        "evaluation.routers=[ridge,prototype,batch_entropy]",
+        "evaluation.routers=[ridge,lda_ridge,prototype,batch_entropy]",
         "evaluation.baselines=[slda,ranpac,fecam,sequential_linear,joint_luca]",
     ):
         load_experiment("pets.yaml", [override])

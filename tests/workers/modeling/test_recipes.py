@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.learning_settings import LearningSettings
 from workers.modeling.luca_settings import LucaSettings
 from workers.modeling.recipes import RECIPES
@@ -16,6 +17,7 @@ def test_a_recipe_is_valid_settings_with_a_description(name):
     recipe = RECIPES[name]
     LucaSettings.model_validate(recipe["luca"])
     LearningSettings.model_validate(recipe["learning"])
+    EvaluationSettings.model_validate(recipe.get("evaluation", {}))
     assert recipe["whitening"] in ("none", "first_task")
     assert len(recipe["description"]) > 20
 
@@ -38,3 +40,8 @@ def test_tosca_is_what_was_published():
 def test_defaults_are_the_local_recipe():
     assert LearningSettings.model_validate(RECIPES["local"]["learning"]) == LearningSettings()
     assert LucaSettings.model_validate(RECIPES["local"]["luca"]) == LucaSettings()
+
+
+def test_refined_learns_as_local():
+    for part in ("luca", "learning", "whitening"):
+        assert RECIPES["refined"][part] == RECIPES["local"][part]

@@ -401,3 +401,27 @@ def test_random_features_are_collected_only_when_a_router_asks_for_them():
     assert found is not None
     assert (found.spec.seed, found.spec.width, found.spec.size) == (4, WIDTH, 32)
     assert EvaluationSettings().projection(width=WIDTH, seed=4, whitening=None) is None
+
+
+def test_random_features_are_collected_for_the_regression_within_lda_ridge():
+    pooled = {"lda_ridge": {"ridge": {"random_features": 32}}}
+    asked = {"routers": ["lda_ridge"], "router_options": pooled}
+    assert EvaluationSettings.model_validate(asked).random_features == 32
+    asked["routers"] = ["lda", "ridge"]
+    assert EvaluationSettings.model_validate(asked).random_features == 0
+
+
+@pytest.mark.parametrize(("size", "collected"), [(32, 32), (0, 32), (64, None)])
+def test_routers_of_one_bank_share_one_random_feature_space(size, collected):
+    asked = {
+        "routers": ["lda_ridge", "ridge"],
+        "router_options": {
+            "ridge": {"random_features": size},
+            "lda_ridge": {"ridge": {"random_features": 32}},
+        },
+    }
+    if collected is None:
+        with pytest.raises(ValueError, match=r"lda_ridge\.ridge\.random_features for 32|for 64"):
+            EvaluationSettings.model_validate(asked)
+    else:
+        assert EvaluationSettings.model_validate(asked).random_features == collected
