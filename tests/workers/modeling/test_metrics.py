@@ -1,4 +1,4 @@
-"""Metrics against cases worked out by hand from their definitions."""
+"""Metrics against cases worked out by hand from their definitions, and against a published implementation."""
 
 from __future__ import annotations
 
@@ -57,6 +57,19 @@ def test_backward_transfer_is_the_change_since_a_task_was_learned():
     # (0.7 - 0.9, 0.5 - 0.8)
     assert metrics.backward_transfer(MATRIX).value == pytest.approx(-0.25)
     assert metrics.backward_transfer(IMPROVING).value == pytest.approx((0.4 - 0.1) / 2)
+
+
+def test_they_are_what_a_published_implementation_computes():
+    # Recorded from avalanche-lib 0.6.0 (MIT, ContinualAI): its standalone metrics Forgetting and BWT, told a[i, j]
+    # of j <= i with initial=(i == j), and ForwardTransfer, told the untrained accuracy of j and then a[j-1, j].
+    values = [[0.86, 0.87, 0.66, 0.5], [0.34, 0.57, 0.59, 0.33]]
+    values += [[0.33, 1.0, 0.76, 0.46], [0.6, 0.98, 0.93, 0.89]]
+    matrix = AccuracyMatrix(values=np.array(values), counts=np.ones(4, dtype=np.int64))
+    assert metrics.forgetting_from_learned(matrix).value == pytest.approx(-0.10666666666666669)
+    assert metrics.backward_transfer(matrix).value == pytest.approx(0.10666666666666669)
+    untrained = np.array([0.1, 0.2, 0.15, 0.3])
+    forward = np.mean([0.6699999999999999, 0.43999999999999995, 0.16000000000000003])
+    assert metrics.forward_transfer(matrix, untrained).value == pytest.approx(forward)
 
 
 def test_a_maximum_counts_only_after_the_task_was_learned():

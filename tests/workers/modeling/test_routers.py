@@ -79,11 +79,16 @@ def test_prediction_does_not_depend_on_batch_neighbours(router, chosen, combinat
 
 @pytest.mark.parametrize("router", sorted(ROUTERS))
 @QUICK
-@given(st.permutations(range(6)), st.booleans(), st.sampled_from(COMBINATIONS))
+@given(
+    st.permutations(range(6)),
+    st.booleans(),
+    st.sampled_from(COMBINATIONS),
+    st.sampled_from(["local", "unified"]),
+)
 def test_relabelling_classes_permutes_predictions_and_changes_nothing_else(
-    router, permutation, whitening, combination
+    router, permutation, whitening, combination, objective
 ):
-    tensors = bank(TASKS, whitening=whitening)
+    tensors = bank(TASKS, whitening=whitening, objective=objective)
     features, _, ids = stream()
     before = predict(tensors, router, features, task_ids=ids, combination=combination)
     after = predict(
