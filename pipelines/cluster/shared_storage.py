@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pipelines.cluster.joining import JOB_CONFIG_VARIABLE
 from workers.errors import ClusterError, StorageError
 
 PROBE_SECONDS = 60.0
+RETRY_SECONDS = 0.5
 
 UNPACKED = "runtime_resources"
 """The folder of a Ray session into which working directories of jobs are unpacked."""
@@ -95,30 +97,52 @@ def check_shared_storage(storage_uri: str, *, timeout: float = PROBE_SECONDS) ->
     write_atomic(storage, name, token.encode("ascii"))
     try:
         probe: Any = ray.remote(num_cpus=0, max_retries=1)(read_token)
-        pending = {
-            probe.options(
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            ).remote(storage_uri, name): node
-            for node in nodes
-        }
-        ready, late = ray.wait(list(pending), num_returns=len(pending), timeout=timeout)
-        for reference in ready:
-            _judge(storage_uri, pending[reference], reference, token)
-        for reference in late:
-            host = _describe(pending[reference])
-            raise ClusterError(
-                f"node {host} did not answer within {timeout:g} s whether it sees the storage"
-            )
+
+        def ask(node: dict[str, Any]) -> Any:
+            pinned = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            return probe.options(scheduling_strategy=pinned).remote(storage_uri, name)
+
+        seen, deadline = 0, time.monotonic() + timeout
+        pending = {ask(node): node for node in nodes}
+        while pending:
+            left = max(deadline - time.monotonic(), 0.0)
+            ready, _ = ray.wait(list(pending), num_returns=1, timeout=left)
+            for reference in ready:
+                node = pending.pop(reference)
+                if _sees(storage_uri, node, reference, token):
+                    seen += 1
+                elif _alive(node):
+                    # Ray's scheduler does not know yet of a node that has only just come.
+                    time.sleep(RETRY_SECONDS)
+                    pending[ask(node)] = node
+            if pending and not left:
+                raise ClusterError(
+                    f"node {_describe(next(iter(pending.values())))} did not answer within {timeout:g} s whether it sees "
+                    "the storage"
+                )
     finally:
         storage.delete(name)
-    return len(nodes)
+    return seen
 
 
-def _judge(storage_uri: str, node: dict[str, Any], reference: Any, token: str) -> None:
+def _alive(node: dict[str, Any]) -> bool:
+    import ray
+
+    return any(other["NodeID"] == node["NodeID"] and other["Alive"] for other in ray.nodes())
+
+
+def _sees(storage_uri: str, node: dict[str, Any], reference: Any, token: str) -> bool:
+    """Whether the node sees the storage; False when the probe found no such node.
+
+    Raises:
+        ClusterError: it does not see the storage, or cannot run this program.
+    """
     import ray
 
     try:
         seen = ray.get(reference)
+    except ray.exceptions.TaskUnschedulableError:
+        return False
     except ray.exceptions.RayError as error:
         raise ClusterError(
             f"node {_describe(node)} cannot run this program: "
@@ -130,6 +154,7 @@ def _judge(storage_uri: str, node: dict[str, Any], reference: Any, token: str) -
             "be a shared file system mounted at the same path everywhere, or an address such as "
             "s3://bucket/prefix"
         )
+    return True
 
 
 def _describe(node: dict[str, Any]) -> str:
