@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.parity.check import RTOL, check_folder
+from tests.parity.check import RTOL, FolderError, check_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,11 +15,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.parity", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder with forward.npz and stream.npz")
     folder: Path = parser.parse_args(arguments).folder
-    missing = [name for name in ("forward.npz", "stream.npz") if not (folder / name).is_file()]
-    if missing:
-        print(f"{folder} has no {' and no '.join(missing)}", file=sys.stderr)
+    try:
+        deviations = check_folder(folder)
+    except FolderError as error:
+        print(error, file=sys.stderr)
         return 1
-    deviations = check_folder(folder)
     width = max(len(deviation.quantity) for deviation in deviations)
     for deviation in sorted(deviations, key=lambda item: (item.passed, -item.relative)):
         verdict = "ok" if deviation.passed else "FAILED"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,10 @@ Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
 
+class FolderError(Exception):
+    """A folder that does not hold what there is to compare with."""
+
+
 @dataclass(frozen=True)
 class Deviation:
     """The largest difference of one quantity.
@@ -47,17 +53,49 @@ class Deviation:
 
 
 def check_folder(folder: Path) -> list[Deviation]:
-    """All deviations of a folder that holds ``forward.npz`` and ``stream.npz``."""
-    found: list[Deviation] = []
-    with np.load(folder / "forward.npz", allow_pickle=False) as forward:
-        found += [_named("forward", deviation) for deviation in check_forward(forward)]
-    with np.load(folder / "stream.npz", allow_pickle=False) as stream:
-        found += [_named("stream", deviation) for deviation in check_stream(dict(stream))]
-    return found
+    """All deviations of a folder that holds ``forward.npz`` and ``stream.npz``.
+
+    Raises:
+        FolderError: a file is missing or unreadable, or lacks arrays; no comparison is left out silently.
+    """
+    forward, stream = _read(folder / "forward.npz"), _read(folder / "stream.npz")
+    found = [_named("forward", deviation) for deviation in check_forward(forward)]
+    return found + [_named("stream", deviation) for deviation in check_stream(stream)]
+
+
+class _File(dict[str, Array]):
+    """The arrays of a file, which says what it lacks."""
+
+    def __init__(self, path: Path, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        self._path = path
+
+    def __missing__(self, name: str) -> Array:
+        raise FolderError(f"{self._path} has no array {name!r}")
+
+
+def _read(path: Path) -> _File:
+    if not path.is_file():
+        raise FolderError(
+            f"{path.parent} has no {path.name}; give a folder with forward.npz and stream.npz"
+        )
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return _File(path, dict(arrays))
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, TypeError) as error:
+        raise FolderError(f"{path} is not a readable .npz file ({error})") from error
 
 
 def check_forward(arrays: Arrays) -> Iterator[Deviation]:
-    """Outputs of every flow in the file."""
+    """Outputs of every flow in the file.
+
+    Raises:
+        FolderError: there is none.
+    """
+    if not any(f"{flow}.input" in arrays for flow in PARAMETER_NAMES):
+        raise FolderError(
+            f"forward.npz has no array FLOW.input, FLOW one of {', '.join(PARAMETER_NAMES)}"
+        )
     for flow in PARAMETER_NAMES:
         if f"{flow}.input" in arrays:
             module = _tensors(arrays, f"{flow}.state.", PARAMETER_NAMES[flow])
@@ -66,14 +104,19 @@ def check_forward(arrays: Arrays) -> Iterator[Deviation]:
 
 
 def check_stream(arrays: Arrays) -> Iterator[Deviation]:
-    """Every task of the stream learned in its recorded order, and evaluated after it."""
+    """Every task of the stream learned in its recorded order, and evaluated after it.
+
+    Raises:
+        FolderError: there is no task, or one is missing in between.
+    """
+    numbered = (re.match(r"task(\d+)\.", name) for name in arrays)
+    tasks = 1 + max((int(match[1]) for match in numbered if match), default=0)
     flow: Flow = "tosca"
     train, test = torch.from_numpy(arrays["train.features"]), arrays["test.features"]
     labels = arrays["train.labels"].astype(np.int64)
     modules: list[Parameters] = []
     head: UnifiedHead | None = None
-    task = 0
-    while f"task{task}.order" in arrays:
+    for task in range(tasks):
         name = f"task{task}"
         seen = 0 if head is None else head.weight.shape[0]
         total = arrays[f"{name}.init.head"].shape[0]
@@ -94,7 +137,6 @@ def check_stream(arrays: Arrays) -> Iterator[Deviation]:
         shown = torch.from_numpy(test[arrays["test.labels"] < total])
         for key, ours in _evaluate(modules, head, shown, flow).items():
             yield _compare(f"{name}.eval.{key}", ours, arrays[f"{name}.eval.{key}"])
-        task += 1
 
 
 def _learn(
@@ -186,6 +228,8 @@ def _tensors(arrays: Arrays, prefix: str, names: tuple[str, ...]) -> Parameters:
 
 def _compare(quantity: str, ours: Tensor | None, theirs: Array) -> Deviation:
     assert ours is not None
+    if ours.numel() != theirs.size:
+        return Deviation(quantity, float("inf"), passed=False)
     values = ours.numpy().reshape(theirs.shape)
     if theirs.dtype.kind in "iu":
         differing = float(np.mean(values != theirs))

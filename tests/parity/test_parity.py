@@ -63,6 +63,60 @@ def test_numbers_that_differ_are_named_and_give_1(tmp_path, capsys, quantity, ch
     assert failed == [f"stream:{quantity}"]
 
 
+def copied(folder: Path, file: str = "stream.npz", change=None) -> str:
+    """A copy of the fixtures in which ``change`` was made to one file's arrays."""
+    for name in ("forward.npz", "stream.npz"):
+        (folder / name).write_bytes((FIXTURES / name).read_bytes())
+    if change is not None:
+        with np.load(FIXTURES / file) as stored:
+            arrays = dict(stored)
+        change(arrays)
+        np.savez(folder / file, **arrays)
+    return str(folder)
+
+
+def drop(beginning: str):
+    def change(arrays):
+        for name in [name for name in arrays if name.startswith(beginning)]:
+            del arrays[name]
+
+    return change
+
+
 def test_missing_files_are_named(tmp_path, capsys):
-    assert main([str(tmp_path)]) == 1
-    assert "no forward.npz and no stream.npz" in capsys.readouterr().err
+    assert main([str(tmp_path / "nowhere")]) == 1
+    assert "has no forward.npz; give a folder with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("stream.npz", drop("task1.init.head"), "no array 'task1.init.head'"),
+        ("stream.npz", drop("task0."), "no array 'task0.init.head'"),
+        ("stream.npz", drop("task"), "no array 'task0.init.head'"),
+        ("forward.npz", drop(""), "no array FLOW.input"),
+        ("forward.npz", drop("adapter.output"), "no array 'adapter.output'"),
+    ],
+)
+def test_a_comparison_that_cannot_be_made_is_no_success(tmp_path, capsys, file, change, words):
+    assert main([copied(tmp_path, file, change)]) == 1
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"text", (FIXTURES / "stream.npz").read_bytes()[:5000]])
+def test_files_that_are_no_arrays_are_named(tmp_path, capsys, content):
+    folder = copied(tmp_path)
+    (tmp_path / "stream.npz").write_bytes(content)
+    assert main([folder]) == 1
+    assert "stream.npz is not a readable .npz file" in capsys.readouterr().err
+
+
+def test_a_quantity_of_another_size_differs(tmp_path, capsys):
+    def shorten(arrays):
+        arrays["task2.eval.pred_per_sample"] = arrays["task2.eval.pred_per_sample"][:-1]
+
+    assert main([copied(tmp_path, change=shorten)]) == 1
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines() if "FAILED" in line] == [
+        "stream:task2.eval.pred_per_sample"
+    ]
