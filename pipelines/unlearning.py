@@ -204,8 +204,8 @@ def _class_notes(head: BankVersion, record: TaskRecord, name: str) -> tuple[str,
     if "projected.gram" in statistics:
         notes.append(
             f"random-feature statistics of task '{record.name}' are dropped, because they are one sum over its "
-            "classes: router 'ridge' then works with random_features 0 only; to learn further tasks, fork the bank "
-            "with that setting (`luca bank fork ... --settings ...`)"
+            "classes: routers 'ridge' and 'lda_ridge' then work with random_features 0 only; to learn further tasks, fork "
+            "the bank with that setting (`luca bank fork ... --settings ...`)"
         )
     return tuple(notes)
 

@@ -24,6 +24,8 @@ from tests.orchestrator.small_bank import write_pictures
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
+FEW_RANDOM_FEATURES = {"lda_ridge": {"ridge": {"random_features": 32}}}
+
 ROUNDING = 1e-6
 """Predictions are kept as float32, and modules are run in other blocks there than here."""
 
@@ -52,8 +54,9 @@ test_features.__test__ = False  # type: ignore[attr-defined]
         {"recipe": "tosca"},
         {"evaluation": {"combination": "hard"}},
         {"features": {"dtype": "float16"}},
+        {"recipe": "refined", "evaluation": {"router_options": FEW_RANDOM_FEATURES}},
     ],
-    ids=["local", "tosca", "hard", "float16"],
+    ids=["local", "tosca", "hard", "float16", "refined"],
 )
 def test_features_are_predicted_as_the_evaluators_did(
     tmp_path: Path, changes: dict[str, Any]
@@ -63,7 +66,7 @@ def test_features_are_predicted_as_the_evaluators_did(
     features = test_features(tmp_path / "features.parquet")
     bank = orchestrator.open_bank(tmp_path / "storage", "tiny")
     assert bank.load().router == experiment.evaluation.routers[0]
-    for router in ("lda", "entropy"):
+    for router in {"lda", "entropy", experiment.evaluation.routers[0]}:
         made = bank.load(router=router)(features)
         expected = last_predictions(summary, router)
         # Class indices of the stream are those of the bank when all its classes are learned.

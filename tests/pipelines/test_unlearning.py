@@ -96,7 +96,7 @@ def test_the_rest_is_bit_for_bit_what_it_is_in_a_bank_that_never_saw_the_task(
         assert left.definition == right.definition
     samples, _, tasks = features(explicit(kept, *rest, **RANDOM), "test")
     for router in ROUTERS:
-        for combination in ("hard", "joint", "product"):
+        for combination in ("hard", "joint", "product", "refine"):
             options = {"combination": combination, **RANDOM["evaluation"]}
             got, want = (
                 class_log_probs(version, samples, router, tasks=tasks, **options)

@@ -38,7 +38,7 @@ class RidgeRouter(Router):
             if spec is None or spec.size != options.random_features:
                 found = "none" if spec is None else f"{spec.size}"
                 raise BankError(
-                    f"router 'ridge' asks for {options.random_features} random features, but the "
+                    f"ridge regression asks for {options.random_features} random features, but the "
                     f"bank's statistics hold {found} for all of its tasks; learn the bank with this "
                     "setting, or set random_features to what it holds (0 always works)."
                 )
