@@ -77,14 +77,19 @@ class Fleet:
         for note in self.plan.notes:
             notify(note)
         bundles, timeout = self.plan.bundles(), spec.cluster.wait_for_resources_seconds
-        if wait_for_resources(bundles, timeout=timeout, notify=notify):
-            check_shared_storage(spec.storage)  # as the nodes see it that have come
-        self._watch = CapacityWatch(bundles, timeout=timeout, notify=notify)
+        waited = wait_for_resources(bundles, timeout=timeout, notify=notify)
+        self._watch = CapacityWatch(bundles, timeout=timeout, notify=notify, asked=waited)
         self._all: list[Any] = []
         self._pools: dict[str, ActorPool] = {}
-        self.shards = self._start_shards()
-        self.trainers = self._start_trainers() if spec.learns else []
-        self.evaluators = self._start_evaluators()
+        try:
+            if waited:
+                check_shared_storage(spec.storage)  # as the nodes see it that have come
+            self.shards = self._start_shards()
+            self.trainers = self._start_trainers() if spec.learns else []
+            self.evaluators = self._start_evaluators()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Fleet:
         return self
@@ -96,6 +101,7 @@ class Fleet:
         """Stop every actor; what they know is in storage."""
         import ray
 
+        self._watch.close()
         if self._ray.messages is not None:
             self._ray.messages.mute()
         for actor in self._all:

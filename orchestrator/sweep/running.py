@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -224,9 +224,10 @@ class _Running:
         )
         cpus, concurrent = _room(ray, e.cluster.cpus_per_trainer, e.search.max_concurrent)
         one, timeout = [Bundle(float(cpus))], e.cluster.wait_for_resources_seconds
-        wait_for_resources(one, timeout=timeout, notify=self._tracker.notify)
+        notify = self._tracker.notify
+        waited = wait_for_resources(one, timeout=timeout, notify=notify)
         # Trials beside others may wait as long as they like: Tune begins them when there is room.
-        watch = CapacityWatch(one, timeout=timeout, notify=self._tracker.notify, actors=tuple)
+        watch = CapacityWatch(one, timeout=timeout, notify=notify, actors=tuple, asked=waited)
         left = max(1, self._conductor.total - self._conductor.ended)
         plan = SweepPlan(
             storage=self._uri,
@@ -236,7 +237,7 @@ class _Running:
             check=e.stream.validation_fraction > 0,
             threads=e.cluster.cpus_per_trainer,
         )
-        with _scratch() as folder:
+        with _scratch() as folder, closing(watch):
             run_trials(
                 self._conductor,
                 plan,

@@ -26,6 +26,9 @@ def wait_for_resources(
 ) -> bool:
     """Return once every bundle has room; an autoscaler, if there is one, is asked for the bundles.
 
+    After a wait the request stands: without it an autoscaler takes back at once what came first and has been idle
+    since.  :class:`CapacityWatch` withdraws it when the actors are there.
+
     Args:
         bundles: what must be free, ``ActorPlan.bundles()``.
         timeout: seconds to wait at most; 0 looks once.
@@ -35,7 +38,7 @@ def wait_for_resources(
         poll_seconds, clock, sleep: time, for tests.
 
     Returns:
-        Whether there was anything to wait for.
+        Whether there was anything to wait for, and the request stands.
 
     Raises:
         ClusterError: the time is up; the message says what is missing.
@@ -64,8 +67,9 @@ def wait_for_resources(
                 notify(f"waiting for {sentence}")
                 said, said_at = sentence, now
             sleep(min(poll_seconds, max(timeout - now, 0.01)))
-    finally:
+    except BaseException:
         request(())
+        raise
 
 
 def shortage(missing: Sequence[Bundle], resources: ClusterResources) -> str:

@@ -47,6 +47,7 @@ class CapacityWatch:
         notify: told what is missing, when that changes, and when there is room again.
         read, request, clock: as for :func:`wait_for_resources`.
         actors: the actors of this driver.
+        asked: whether an autoscaler was asked for the bundles already; that is withdrawn once all actors run.
         every: seconds between looks.
     """
 
@@ -59,6 +60,7 @@ class CapacityWatch:
         read: Callable[[], ClusterResources] = cluster_resources,
         request: Callable[[Sequence[Bundle]], None] = request_from_autoscaler,
         actors: Callable[[], Iterable[ActorState]] | None = None,
+        asked: bool = False,
         every: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -68,6 +70,7 @@ class CapacityWatch:
         self._read = read
         self._request = request
         self._actors = own_actors if actors is None else actors
+        self._asked = asked
         self._every = every
         self._clock = clock
         self._looked = clock()
@@ -91,15 +94,16 @@ class CapacityWatch:
         if found is None:
             if self._since is not None:
                 self._since, self._said = None, ""
-                self._request(())
                 self._notify("there is room for all actors again")
+            if not self._without:
+                self.close()
             return
         sentence, ending = found
         if self._since is None:
-            self._since = now
+            self._since, self._asked = now, True
             self._request(self._bundles)
         elif now - self._since >= self._timeout:
-            self._request(())
+            self.close()
             raise ClusterError(
                 f"{ending.format(seconds=now - self._since)}; what was committed is safe, and the same command "
                 "continues (cluster.wait_for_resources_seconds is how long to wait)"
@@ -107,6 +111,12 @@ class CapacityWatch:
         if sentence != self._said:
             self._notify(sentence)
             self._said = sentence
+
+    def close(self) -> None:
+        """Ask for nothing more; a request would outlive this driver, and keep nodes that nobody uses."""
+        if self._asked:
+            self._asked = False
+            self._request(())
 
     def _lost_node(self, resources: ClusterResources) -> tuple[str, str] | None:
         """What to say, now and in the end, when the nodes could not hold all actors even if nothing else ran."""

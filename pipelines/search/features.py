@@ -108,11 +108,13 @@ def extract_features(
     bundles = [Bundle(role.num_cpus, role.num_gpus)] * role.count
     bundles = [bundle for bundle in bundles if bundle.as_ray()]
     timeout = source.cluster.wait_for_resources_seconds
-    if wait_for_resources(bundles, timeout=timeout, notify=notify):
-        check_shared_storage(source.uri)
-    watch = CapacityWatch(bundles, timeout=timeout, notify=notify)
-    shards: list[Any] = [_start_shard(source, plan)]
+    waited = wait_for_resources(bundles, timeout=timeout, notify=notify)
+    watch = CapacityWatch(bundles, timeout=timeout, notify=notify, asked=waited)
+    shards: list[Any] = []
     try:
+        if waited:
+            check_shared_storage(source.uri)
+        shards.append(_start_shard(source, plan))
         origin = _origin_of(shards[0], watch)
         for note in origin.notes:
             notify(note)
@@ -124,6 +126,7 @@ def extract_features(
     finally:
         import ray as ray_module
 
+        watch.close()
         for shard in shards:
             ray_module.kill(shard)
 

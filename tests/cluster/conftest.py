@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,7 +112,9 @@ def start_head(
     gpus: int = 0,
     dashboard: bool = False,
     environment: dict[str, str] | None = None,
+    autoscaling: Callable[[str], dict[str, Any]] | None = None,
 ) -> Head:
+    """A head; ``autoscaling``: the autoscaler's configuration, given the head's address."""
     folder = Path(tempfile.mkdtemp(prefix="lt-", dir="/tmp"))
     head = Head(free_port(), free_port() if dashboard else None, folder)
     arguments = ["--head", f"--port={head.port}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
@@ -119,6 +123,10 @@ def start_head(
     if dashboard:
         arguments.append(f"--dashboard-port={head.dashboard_port}")
     arguments += [f"--dashboard-agent-listen-port={free_port()}"]
+    if autoscaling is not None:
+        file = folder / "autoscaling.yaml"
+        file.write_text(json.dumps(autoscaling(head.address)))
+        arguments.append(f"--autoscaling-config={file}")
     try:
         head.start(*arguments, environment=environment)
     except BaseException:

@@ -108,6 +108,44 @@ def test_free_gpus_are_said_where_actors_need_them() -> None:
     ]
 
 
+def test_what_an_autoscaler_was_asked_for_is_withdrawn_once_all_actors_run() -> None:
+    asked: list[int] = []
+    now = 0.0
+    rows = iter([[ALIVE, NEVER_STARTED], [ALIVE, CONSTRUCTING], [ALIVE]])
+    watch = CapacityWatch(
+        [Bundle(1)],
+        timeout=60,
+        notify=print,
+        read=lambda: FULL,
+        request=lambda wanted: asked.append(len(wanted)),
+        actors=lambda: next(rows),
+        asked=True,
+        clock=lambda: now,
+    )
+    history = []
+    for _ in range(3):
+        now += 10
+        watch.check()
+        history.append(list(asked))
+    watch.close()
+    assert history == [[], [0], [0]]
+    assert asked == [0]
+
+
+def test_a_run_that_ends_while_it_asks_withdraws_what_it_asked_for() -> None:
+    asked: list[int] = []
+    watch = CapacityWatch(
+        [Bundle(1)],
+        timeout=60,
+        notify=print,
+        request=lambda wanted: asked.append(len(wanted)),
+        asked=True,
+    )
+    watch.close()
+    watch.close()
+    assert asked == [0]
+
+
 def test_a_local_start_reserves_nothing_and_is_not_looked_at() -> None:
     unread: list[ClusterResources] = []
     watch = CapacityWatch(

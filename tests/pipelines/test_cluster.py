@@ -344,7 +344,7 @@ def test_waiting_is_said_plainly_and_ends_when_a_node_comes() -> None:
     states = iter([cluster(node("a", 2))] * 5 + [cluster(node("a", 2), node("b", 2, 1))] * 2)
     said, asked = run_wait(states, [Bundle(1, 1)], timeout=60)
     assert said == ["waiting for 1 GPU: the cluster has 0"]
-    assert asked == [[Bundle(1, 1)], []]
+    assert asked == [[Bundle(1, 1)]]
 
 
 def test_nothing_is_said_or_asked_when_there_is_room() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -18,13 +18,30 @@ from workers.errors import ClusterError
 class Joined:
     """A cluster of one node."""
 
+    messages = None
+
     def resources(self) -> ClusterResources:
         return ClusterResources((NodeResources("a", "host-a", 1),))
+
+
+class Watch:
+    """Remembers what it was told."""
+
+    made: ClassVar[list[Watch]] = []
+
+    def __init__(self, *_: Any, asked: bool, **__: Any) -> None:
+        self.asked = asked
+        self.made.append(self)
+
+    def close(self) -> None:
+        self.asked = False
 
 
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, waited: bool) -> list[str]:
     """Which storage was probed before the first actor would start."""
     probed: list[str] = []
+    monkeypatch.setattr(Watch, "made", [])
+    monkeypatch.setattr(fleet, "CapacityWatch", Watch)
 
     def no_actor(*_: Any, **__: Any) -> None:
         raise ClusterError("an actor would start now")
@@ -35,6 +52,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, waited: bool) ->
     spec = _fleet_spec(prepare(features_experiment(tmp_path)))
     with pytest.raises(ClusterError, match="an actor would start now"):
         fleet.Fleet(spec, cast(RayHandle, Joined()), notify=print)
+    assert [watch.asked for watch in Watch.made] == [False], "the autoscaler is still asked"
     return probed
 
 
