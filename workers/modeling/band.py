@@ -20,7 +20,7 @@ _STRIPE = 768
 
 @dataclass(frozen=True)
 class ShiftedSolutions:
-    """What `BandReduction.solve` gives for every shift.
+    """What `BandReduction.solve` gives for every shift; NaN where A + shift I is singular to working precision.
 
     Attributes:
         products: tr(C^T (A + shift I)^-1 C), float64 [k].
@@ -92,7 +92,7 @@ class BandReduction:
         )
 
     def solution(self, shift: float) -> Tensor:
-        """(A + shift I)^-1 C, float64 [n, s]."""
+        """(A + shift I)^-1 C, float64 [n, s]; NaN where A + shift I is singular to working precision."""
         solved, _ = self._solve(torch.tensor([shift], dtype=torch.float64))
         full = solved[0].reshape(-1, self._sides.shape[2]).clone()
         for index in reversed(range(len(self._reflectors))):
@@ -105,37 +105,45 @@ class BandReduction:
         """Solutions in turned coordinates [k, blocks, b, s], and their scalars.
 
         Block elimination D_i = B_ii + shift I - L_i D_{i-1}^-1 L_i^T; on the way back also the
-        diagonal blocks of the inverse, G_i = D_i^-1 + U_i^T G_{i+1} U_i with U_i = L_{i+1} D_i^-1.
+        diagonal blocks of the inverse, G_i = D_i^-1 + D_i^-1 L_{i+1}^T G_{i+1} L_{i+1} D_i^-1.  All of it goes
+        through R_i^-1 with D_i = R_i R_i^T, and what is taken from a pivot is a square: through D_i^-1, round-off
+        would grow with the square of the condition number, and a matrix of low rank would lose its sign.
         """
         count, blocks = len(shifts), len(self._diagonal)
-        shift = shifts[:, None, None] * torch.eye(self._block, dtype=torch.float64)
-        inverses: list[Tensor] = []
+        identity = torch.eye(self._block, dtype=torch.float64)
+        shift = shifts[:, None, None] * identity
+        halves: list[Tensor] = []
         carried: list[Tensor] = []
         sides: list[Tensor] = []
         pivot = self._diagonal[0] + shift
         side = self._sides[0].expand(count, -1, -1)
+        singular = torch.zeros(count, dtype=torch.bool)
         for index in range(blocks):
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(pivot))
-            inverses.append(inverse)
-            sides.append(side)
+            root, failed = torch.linalg.cholesky_ex(pivot)
+            if bool(failed.any()):
+                singular |= failed > 0
+                root = torch.where(singular[:, None, None], identity, root)
+            half = torch.linalg.solve_triangular(root, identity.expand_as(root), upper=False)
+            halves.append(half)
+            sides.append(half @ side)
             if index + 1 < blocks:
-                lower = self._lower[index]
-                up = lower @ inverse
-                carried.append(up)
-                pivot = self._diagonal[index + 1] + shift - up @ lower.T
-                side = self._sides[index + 1] - up @ side
-        solutions: list[Tensor] = [inverses[-1] @ sides[-1]]
-        corner = inverses[-1]
+                over = half @ self._lower[index].T
+                carried.append(over)
+                pivot = self._diagonal[index + 1] + shift - over.mT @ over
+                side = self._sides[index + 1] - over.mT @ sides[-1]
+        solutions: list[Tensor] = [halves[-1].mT @ sides[-1]]
+        corner = halves[-1].mT @ halves[-1]
         # The padding adds a zero eigenvalue a row, and so 1 / shift to the trace of the inverse.
         traces = (
             corner.diagonal(dim1=1, dim2=2).sum(1) - (blocks * self._block - self._size) / shifts
         )
         for index in reversed(range(blocks - 1)):
-            up = carried[index]
-            solutions.append(inverses[index] @ sides[index] - up.mT @ solutions[-1])
-            corner = inverses[index] + up.mT @ corner @ up
+            half, over = halves[index], carried[index]
+            solutions.append(half.mT @ (sides[index] - over @ solutions[-1]))
+            corner = half.mT @ (identity + over @ corner @ over.mT) @ half
             traces = traces + corner.diagonal(dim1=1, dim2=2).sum(1)
         solved = torch.stack(solutions[::-1], dim=1)
+        solved[singular], traces[singular] = torch.nan, torch.nan
         return solved, ShiftedSolutions(
             products=(solved * self._sides).sum(dim=(1, 2, 3)),
             norms=solved.square().sum(dim=(1, 2, 3)),

@@ -14,10 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workers.errors import SettingsError
 from workers.modeling.band import BandReduction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+NOISE = 1e-12
+"""Share of a Gram matrix below which its centred part is the round-off of centring."""
 
 CANDIDATES = tuple(float(value) for value in np.logspace(-8, 2, 61))
 
@@ -31,12 +35,14 @@ class RidgePath:
         size: Number of features p.
         target_energy: Sum of squares of the centred targets.
         samples: Number of samples N.
+        noise: What the mean eigenvalue of G would be if it were round-off alone.
     """
 
     reduction: BandReduction
     size: int
     target_energy: float
     samples: int
+    noise: float = 0.0
 
     @classmethod
     def factorise(
@@ -45,6 +51,7 @@ class RidgePath:
         cross: NDArray[np.float64],
         target_energy: float,
         samples: int,
+        noise: float = 0.0,
     ) -> RidgePath:
         """Factorises scatter [p, p] of centred features with cross products [p, s] to the targets."""
         reduction = BandReduction(
@@ -56,12 +63,16 @@ class RidgePath:
             size=scatter.shape[0],
             target_energy=target_energy,
             samples=samples,
+            noise=noise,
         )
 
     def absolute(self, relative: float) -> float:
-        """A lambda in units of the mean eigenvalue, so that candidates do not depend on scale."""
+        """A lambda in units of the mean eigenvalue, so that candidates do not depend on scale.
+
+        Features that are all alike have none but round-off; there the unit is 1.
+        """
         mean = self.reduction.trace / self.size
-        return relative * (mean if mean > 0 else 1.0)
+        return relative * (mean if mean > self.noise else 1.0)
 
     def residuals(
         self, penalties: Sequence[float]
@@ -91,14 +102,27 @@ class RidgePath:
         return np.where(share <= 0.5, residual / self.samples / np.square(slack), np.inf)
 
     def choose(self) -> float:
-        """The candidate with the smallest GCV; the largest of them where none has df <= N/2."""
+        """The candidate with the smallest GCV; the largest of them where none has df <= N/2.
+
+        Candidates too small for the precision of the sums have no GCV and are left out.
+        """
         penalties = [self.absolute(relative) for relative in CANDIDATES]
         scores = self.generalised_cross_validation(penalties)
         return penalties[int(np.argmin(scores))] if np.isfinite(scores).any() else penalties[-1]
 
     def weights(self, penalty: float) -> Tensor:
-        """W(lambda), float64 [p, s]."""
-        return self.reduction.solution(penalty)
+        """W(lambda), float64 [p, s].
+
+        Raises:
+            SettingsError: lambda is too small for features that are linearly dependent.
+        """
+        found = self.reduction.solution(penalty)
+        if not bool(torch.isfinite(found).all()):
+            raise SettingsError(
+                f"ridge: the statistics are singular and a penalty of {penalty:.3g} is below their precision; set a "
+                "larger penalty, or 'gcv'."
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -139,7 +163,11 @@ class RidgeClassifier:
         scatter = gram - samples * np.outer(mean, mean)
         cross = (sums - counts[:, None] * mean).T
         path = RidgePath.factorise(
-            (scatter + scatter.T) / 2, cross, float(np.sum(counts * (1 - share))), samples
+            (scatter + scatter.T) / 2,
+            cross,
+            float(np.sum(counts * (1 - share))),
+            samples,
+            noise=NOISE * float(np.trace(gram)) / len(gram),
         )
         chosen = path.choose() if penalty is None else path.absolute(penalty)
         weights = path.weights(chosen)

@@ -50,3 +50,25 @@ def test_more_shifts_than_are_worked_off_at_once_keep_their_order():
     together = reduction.solve(shifts)
     alone = [float(reduction.solve(shift[None]).traces[0]) for shift in shifts]
     assert together.traces.tolist() == pytest.approx(alone)
+
+
+def test_a_matrix_of_low_rank_is_solved_down_to_shifts_far_below_its_largest_eigenvalue():
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(3, 300, generator=generator, dtype=torch.float64)
+    matrix, sides = root.T @ root, root.T @ torch.randn(3, 2, generator=generator).double()
+    reduction = BandReduction(matrix, sides)
+    for shift in (1e-9, 1e-6, 1e-2):
+        found = reduction.solution(shift * float(matrix.trace()))
+        inner = root @ root.T + shift * matrix.trace() * torch.eye(3)
+        expected = root.T @ torch.linalg.solve(inner, torch.linalg.lstsq(root.T, sides).solution)
+        assert (found - expected).norm() < 1e-5 * expected.norm()
+
+
+def test_a_shift_below_working_precision_is_marked_and_disturbs_no_other():
+    row = torch.linspace(1.0, 2.0, 200, dtype=torch.float64)[None]
+    matrix, sides = row.T @ row, row.T
+    reduction = BandReduction(matrix, sides)
+    solved = reduction.solve(torch.tensor([1e-300, 1.0], dtype=torch.float64))
+    assert torch.isnan(solved.traces).tolist() == [True, False]
+    alone = reduction.solve(torch.tensor([1.0], dtype=torch.float64))
+    assert torch.allclose(solved.products[1:], alone.products)

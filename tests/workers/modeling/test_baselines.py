@@ -137,6 +137,23 @@ def test_one_class_or_one_sample_a_class_is_enough(name):
     assert torch.isfinite(baseline.predict(features).log_probs).all()
 
 
+@pytest.mark.parametrize("offset", [0.0, 3.0, 30.0])
+@pytest.mark.parametrize("each", [1, 2, 5])
+def test_ranpac_learns_from_far_fewer_samples_than_random_features(each, offset):
+    features, labels = samples([0, 1], each=each)
+    baseline = fresh("ranpac", random_features=2000)
+    baseline.observe(features + offset, labels, [0, 1])
+    assert torch.equal(baseline.predict(features + offset).class_index, labels)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_features_that_are_all_alike_are_no_problem(name):
+    baseline = fresh(name)
+    features, labels = torch.full((20, WIDTH), 1.7), torch.arange(20) % 2
+    baseline.observe(features, labels, [0, 1])
+    assert torch.isfinite(baseline.predict(features).log_probs).all()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_constant_features_are_no_problem(name):
     baseline = fresh(name)

@@ -303,6 +303,15 @@ def test_ridge_with_more_features_than_samples_avoids_interpolation():
     assert torch.isfinite(classifier.log_posterior(torch.from_numpy(x))).all()
 
 
+def test_a_penalty_below_the_precision_of_singular_statistics_is_refused():
+    row = np.linspace(1.0, 2.0, 200)
+    sums, gram = np.stack([row, 3 * row]), np.outer(row, row) * 10
+    counts = np.array([1, 1])
+    with pytest.raises(SettingsError, match=r"statistics are singular.*larger penalty, or 'gcv'"):
+        RidgeClassifier.fit(sums, gram, counts, penalty=1e-30)
+    assert torch.isfinite(RidgeClassifier.fit(sums, gram, counts).weights).all()
+
+
 def test_entropies_of_tasks_of_different_sizes_are_comparable():
     from workers.modeling.combining import softmax_by_group
     from workers.modeling.entropies import local_entropies
