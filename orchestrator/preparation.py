@@ -113,6 +113,7 @@ def prepare(experiment: Experiment) -> Prepared:
     learned = 0
     if head is not None:
         check_settings(head, experiment)
+        _check_width(head, stream)
         learned = check_prefix(head, tasks)
         ids = task_ids(head, len(tasks))
         tasks = tuple(replace(task, id=name) for task, name in zip(tasks, ids, strict=True))
@@ -141,6 +142,7 @@ def prepare_evaluation(experiment: Experiment, ref: str) -> tuple[Prepared, Bank
     version = Bank.open(storage, experiment.bank_name).load(ref)
     index = str(storage.local_path("index")) if storage.is_local else None
     stream = build_stream(experiment.stream, seed=experiment.seed, cache_dir=index)
+    _check_width(version, stream)
     records = {record.name: record for record in version.tasks}
     shared, tasks = [], list(_prepare_tasks(stream))
     for position, task in enumerate(tasks):
@@ -220,6 +222,16 @@ def check_prefix(head: BankVersion, tasks: tuple[PreparedTask, ...]) -> int:
                 "the order of known classes with stream.class_order or scenario 'explicit' and add new ones behind"
             )
     return len(head.tasks)
+
+
+def _check_width(head: BankVersion, stream: Stream) -> None:
+    """Refuse ready features of another width than the bank was learned from, before their samples are compared."""
+    width = head.backbone.get("width")
+    if stream.feature_width is not None and width is not None and stream.feature_width != width:
+        raise BankError(
+            f"bank '{head.bank.name}' was learned on features of {width} numbers, and this source gives "
+            f"{stream.feature_width}; give features of the same encoder, or use another bank (-o bank=NAME)"
+        )
 
 
 def _with_absolute_paths(experiment: Experiment, storage: Storage) -> Experiment:

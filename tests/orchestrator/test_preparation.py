@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.preparation import prepare
+from orchestrator.preparation import prepare, prepare_evaluation
 from orchestrator.sweep.opening import Sweep
 from orchestrator.sweep.running import run_sweep
-from tests.helpers import features_experiment
-from workers.errors import ClusterError
+from tests.helpers import features_experiment, write_features
+from tests.orchestrator import in_process
+from tests.orchestrator.in_process import Events, InProcess
+from tests.workers.storage.bank_cases import quick_disk  # noqa: F401
+from workers.errors import BankError, ClusterError
 
 
 def test_actors_are_told_absolute_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,3 +34,18 @@ def test_a_job_refuses_storage_that_it_would_lose_before_anything_is_written(
     with pytest.raises(ClusterError, match="relative path"):
         run_sweep(sweep, console=False)
     assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.usefixtures("quick_disk")
+def test_features_of_another_width_than_the_banks_are_refused_by_both_widths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_process.without_ray(monkeypatch)
+    experiment = features_experiment(tmp_path)
+    done = InProcess.run(experiment, evaluators=1, events=Events())
+    write_features(tmp_path / "features.parquet", width=24)
+    with pytest.raises(BankError, match="features of 16 numbers, and this source gives 24"):
+        prepare(experiment)
+    with pytest.raises(BankError, match="features of 16 numbers, and this source gives 24"):
+        prepare_evaluation(experiment, "latest")
+    assert done.prepared.bank.latest() == done.outcome.version
