@@ -62,8 +62,11 @@ def storage_uri(tmp_path: Path) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first: units, then those that need Ray, whole commands, clusters, and kills."""
-    order = ("ray", "e2e", "cluster", "chaos")
+    """Quick tests first: units, then those that need Ray, whole commands, kills, and clusters.
+
+    Clusters come last, since they need a Ray of their own and so end the one that the others share.
+    """
+    order = ("ray", "e2e", "chaos", "cluster")
 
     def rank(item: pytest.Item) -> int:
         marks = {mark.name for mark in item.iter_markers()}

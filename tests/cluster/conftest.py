@@ -175,6 +175,14 @@ def head() -> Iterator[Head]:
         started.close()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_other_ray() -> None:
+    """The Ray of the tests before these would be used in place of theirs; nobody needs it any more (tests/conftest.py)."""
+    import ray
+
+    ray.shutdown()
+
+
 @pytest.fixture(autouse=True)
 def _quiet_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ENVIRONMENT.items():
