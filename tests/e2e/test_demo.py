@@ -70,6 +70,11 @@ def test_statistics_route_far_better_than_class_means(demo: dict[str, Any]) -> N
 
 def test_per_sample_lda_comes_close_to_the_joint_bound(demo: dict[str, Any]) -> None:
     assert abs(final(demo, "joint_linear") - final(demo, "lda")) < 0.05
+    on_average = [
+        demo["metrics"][method]["average_incremental_accuracy"]
+        for method in ("joint_linear", "lda")
+    ]
+    assert abs(on_average[0] - on_average[1]) < 0.05
 
 
 def test_batch_routing_needs_an_ordered_test_set(demo: dict[str, Any]) -> None:
