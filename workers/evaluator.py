@@ -1,12 +1,13 @@
-"""The evaluator actors: score bank versions and run baselines.  Shells around bank_scoring.py and baseline_scoring.py."""
+"""The evaluator actors: score bank versions and run baselines.  Shells around bank_scoring.py and baseline_scoring.py.
+
+The driver imports this module too, to start the actors, so torch is imported where it is used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workers.bank_scoring import Scorer
-from workers.baseline_scoring import BaselineScorer
 from workers.errors import StateLostError
 from workers.runtime import prepare_process
 from workers.scored import MethodPredictions, Scored, TestPart, TrainPart
@@ -39,6 +40,9 @@ class EvaluatorImpl:
         task_known: bool = False,
     ) -> None:
         prepare_process(threads)
+        from workers.bank_scoring import Scorer
+        from workers.baseline_scoring import BaselineScorer
+
         opened = Storage.open(storage)
         self._scorer = Scorer(opened, bank, class_names=class_names, settings=settings)
         self._tests: dict[int, TestPart] = {}

@@ -1,15 +1,16 @@
-"""The trainer actor: learns task modules from cached features.  A shell around task_learning.py."""
+"""The trainer actor: learns task modules from cached features.  A shell around task_learning.py.
+
+The driver imports this module too, to start the actor, so torch is imported where it is used.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from workers.learned import Arrays, LearnedArrays, LearnInfo, LearnRequest
-from workers.modeling.learner import Execution
 from workers.runtime import prepare_process
 from workers.storage.features import FeatureCache
 from workers.storage.filesystem import Storage
-from workers.task_learning import fit_whitening, learn_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,6 +23,8 @@ class TrainerImpl:
 
     def __init__(self, storage: str, *, threads: int, device: str = "cpu") -> None:
         prepare_process(threads)
+        from workers.modeling.learner import Execution
+
         self._execution = Execution(device=device)
         self._cache = FeatureCache(Storage.open(storage))
 
@@ -29,6 +32,8 @@ class TrainerImpl:
         self, request: LearnRequest, keys: tuple[PartKey, ...] = (), *tables: pa.Table
     ) -> Arrays:
         """The stream's whitening, from its first task."""
+        from workers.task_learning import fit_whitening
+
         return fit_whitening(self._cache, request, dict(zip(keys, tables, strict=True)))
 
     def learn(
@@ -40,6 +45,8 @@ class TrainerImpl:
         *tables: pa.Table,
     ) -> tuple[LearnInfo, LearnedArrays, Arrays | None]:
         """Learn a task.  The three values are separate returns: facts, bank objects, unified head."""
+        from workers.task_learning import learn_task
+
         info, learned = learn_task(
             self._cache,
             request,

@@ -26,7 +26,10 @@ HEAVY = ("torch", "ray", "timm", "sklearn", "pandas", "wandb", "matplotlib")
         "orchestrator.commands.plan",
         "orchestrator.commands.stream_show",
         "pipelines.fleet",
+        "workers.data_shard",
+        "workers.evaluator",
         "workers.registry",
+        "workers.trainer",
     ],
 )
 def test_a_module_of_the_command_line_imports_no_heavy_library(module: str) -> None:
