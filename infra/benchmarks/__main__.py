@@ -33,8 +33,8 @@ BENCHMARKS = {
     "views": "augmented training views on the demo: accuracy, time, cache",
     "recipes": "validation accuracy of recipes and routers over the package's streams",
 }
-LONG_ONLY = ("views", "recipes")
-"""Run in long mode, or when named: they show results, not speed."""
+LONG_ONLY = ("cluster_costs", "views", "recipes")
+"""Run in long mode, or when named: they start clusters, or show results and not speed."""
 QUIET_LOAD = 0.5
 """Load average a core up to which a machine counts as quiet."""
 

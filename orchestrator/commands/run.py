@@ -141,8 +141,9 @@ def _learn_and_score(
             with Fleet(_fleet_spec(prepared), ray_handle, notify=tracker.notify) as fleet:
                 outcome = Driver(prepared, fleet, tracker).run()
                 seconds["pipeline (wall)"] = time.perf_counter() - mark
-    else:
-        tracker.notify("everything is learned and scored already; showing what is stored")
+            with ray_handle.closing():
+                return _finish(prepared, outcome, {**seconds, **outcome.seconds}, started)
+    tracker.notify("everything is learned and scored already; showing what is stored")
     return _finish(prepared, outcome, {**seconds, **outcome.seconds}, started)
 
 

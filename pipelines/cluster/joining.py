@@ -17,6 +17,7 @@ import site
 import sysconfig
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -97,6 +98,14 @@ class RayHandle:
             self.messages.stop()
         if self.temporary is not None and not keep_logs:
             shutil.rmtree(self.temporary, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[None]:
+        """Leave Ray in a thread of its own while the body works without it: Ray mostly waits for its processes."""
+        with ThreadPoolExecutor(1, thread_name_prefix="leave-ray") as pool:
+            left = pool.submit(self.close)
+            yield
+            left.result()
 
     def __enter__(self) -> RayHandle:
         return self

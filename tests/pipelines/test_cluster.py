@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from pipelines.cluster import (
     wait_for_resources,
 )
 from pipelines.cluster.joining import (
+    RayHandle,
     Way,
     _joining_failure,
     choose_way,
@@ -389,3 +391,31 @@ def test_workers_that_learn_together_fit_any_laptop() -> None:
     assert plan.learners.num_cpus == 0.5
     assert unplaced(plan.bundles(), laptop(2)) == ()
     assert plan_actors(ClusterSettings(), laptop(2)).learners is None
+
+
+class Leaving(RayHandle):
+    """A Ray that takes its time to stop, or fails to."""
+
+    def close(self, *, keep_logs: bool = False) -> None:
+        if self.address == "broken":
+            raise OSError("a process would not stop")
+        assert working.wait(10)
+        left.append(self.address)
+
+
+working = threading.Event()
+left: list[str] = []
+
+
+def test_ray_is_left_while_the_work_goes_on_and_is_gone_afterwards() -> None:
+    with Leaving("local", "here").closing():
+        assert left == []
+        working.set()
+    assert left == ["here"]
+
+
+def test_what_fails_while_ray_is_left_is_raised_after_the_work() -> None:
+    done = False
+    with pytest.raises(OSError, match="would not stop"), Leaving("local", "broken").closing():
+        done = True
+    assert done
