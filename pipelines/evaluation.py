@@ -6,6 +6,7 @@ that depend on the order of the test set see it whole.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,8 @@ class EvaluationFlow:
         self._observed = 0
         self._told: list[set[int]] = [set() for _ in self._singles]
         self._featured: set[int] = set()
+        self._tested: list[int] = []
+        self._looked_at = 0
         self.busy_seconds = 0.0
 
     def evaluate(self, after: int, version: int, done: Callable[[Scored], None]) -> None:
@@ -81,7 +84,7 @@ class EvaluationFlow:
 
         Where none of them has test samples, ``done`` is told of no samples and no methods.
         """
-        pending = _Pending(after, [t for t in range(after + 1) if self._plan.tested(t)], done)
+        pending = _Pending(after, self._tested_up_to(after), done)
         tasks = [task for task in range(after + 1) if task not in self._featured]
         pairs = [pair for task in tasks for pair in self._plan.keys(task)]
 
@@ -91,6 +94,14 @@ class EvaluationFlow:
             self._start(pending, version)
 
         self._features.need(after, pairs, ready)
+
+    def _tested_up_to(self, after: int) -> list[int]:
+        """Tasks 0..after that have test samples; each is looked at once, however many versions are scored."""
+        for task in range(self._looked_at, after + 1):
+            if self._plan.tested(task):
+                self._tested.append(task)
+        self._looked_at = max(self._looked_at, after + 1)
+        return self._tested[: bisect_right(self._tested, after)]
 
     def score(
         self,

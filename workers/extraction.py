@@ -47,6 +47,21 @@ class PartRequest:
     samples: pa.Table
     view: int = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels as one Arrow stream; Ray would take every column by itself, which lasts ten times as long."""
+        import pyarrow as pa
+
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.samples.schema) as writer:
+            writer.write_table(self.samples)
+        return _arrived, (sink.getvalue().to_pybytes(), self.view)
+
+
+def _arrived(samples: bytes, view: int) -> PartRequest:
+    import pyarrow as pa
+
+    return PartRequest(pa.ipc.open_stream(samples).read_all(), view)
+
 
 @dataclass(frozen=True)
 class PartResult:

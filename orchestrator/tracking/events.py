@@ -12,6 +12,7 @@ import time as clock
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
+from functools import cache
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -190,13 +191,18 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
     values = {key: value for key, value in data.items() if key in known}
     try:
         moment = datetime.fromisoformat(str(data["time"])).timestamp()
-        hints = get_type_hints(kind)
+        hints = _annotations(kind.name_in_log)
         for key, value in values.items():
             if not _fits(value, hints[key]):
                 raise TypeError(f"{key} is {value!r:.50}")
         return kind(**values, time=moment)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"event {kind.name_in_log!r} is incomplete: {error}") from error
+
+
+@cache
+def _annotations(name: str) -> Mapping[str, Any]:
+    return get_type_hints(EVENTS[name])
 
 
 def _fits(value: Any, hint: Any) -> bool:

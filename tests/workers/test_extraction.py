@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -464,3 +465,11 @@ def test_pictures_need_a_backbone(tmp_path: Path) -> None:
             seed=0,
             storage=Storage.open(tmp_path),
         )
+
+
+def test_a_request_arrives_as_it_was_sent() -> None:
+    whole = pa.table({"id": ["a", "b", "c"], "row": [1, 2, 3]})
+    sent = PartRequest(whole.slice(1, 1), 4)
+    arrived = pickle.loads(pickle.dumps(sent))  # noqa: S301
+    assert arrived == sent
+    assert arrived.samples.schema == whole.schema
