@@ -26,7 +26,7 @@ from pipelines.sources.files import (
     stat_file,
     walk,
 )
-from pipelines.sources.image_folder import split_images
+from pipelines.sources.image_folder import hidden_note, split_images
 from pipelines.sources.parquet import encoded_images
 from pipelines.sources.tabular import number_or_text
 from workers.errors import DataError
@@ -164,7 +164,8 @@ def _check_text(path: str) -> None:
 def _in_folder(
     path: str, notes: list[str], feature_column: str, image_column: str | None
 ) -> list[Input]:
-    images, others = split_images(walk(path).files)
+    tree = walk(path)
+    images, others = split_images(tree.files)
     tables = [file for file in others if file.relative.lower().endswith(TABLE_SUFFIXES)]
     where = public_uri(path)
     if not images and not tables:
@@ -175,6 +176,7 @@ def _in_folder(
         notes.append(
             f"{where}: {left} file{'s are' if left > 1 else ' is'} neither image nor table and left out"
         )
+    notes += hidden_note(where, tree)
     prefix = where.rstrip("/")
     found: list[Input] = []
     if images:

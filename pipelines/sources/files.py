@@ -36,10 +36,16 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Tree:
-    """Everything below a folder, sorted by relative path; hidden names (starting with a dot) are not looked at."""
+    """Everything below a folder, sorted by relative path.
+
+    Attributes:
+        files, folders: those whose names, and the names of the folders they lie in, do not start with a dot.
+        hidden: relative paths of the other files; what macOS leaves beside each file (``._x``) is not among them.
+    """
 
     files: tuple[FileEntry, ...]
     folders: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
 
 
 def is_remote(path: str) -> bool:
@@ -168,13 +174,20 @@ def walk(path: str) -> Tree:
         raise DataError(missing_message(path, what="folder"))
     if kind == "file":
         raise DataError(f"{public_uri(path)!r} is a file where a folder is expected")
-    files, folders = _walk_remote(path) if is_remote(path) else _walk_local(local_path(path))
-    return Tree(tuple(sorted(files, key=lambda file: file.relative)), tuple(sorted(folders)))
+    files, folders, hidden = (
+        _walk_remote(path) if is_remote(path) else _walk_local(local_path(path))
+    )
+    return Tree(
+        tuple(sorted(files, key=lambda file: file.relative)),
+        tuple(sorted(folders)),
+        tuple(sorted(name for name in hidden if not name.rpartition("/")[2].startswith("._"))),
+    )
 
 
-def _walk_local(root: str) -> tuple[list[FileEntry], list[str]]:
+def _walk_local(root: str) -> tuple[list[FileEntry], list[str], list[str]]:
     files: list[FileEntry] = []
     folders: list[str] = []
+    hidden: list[str] = []
 
     def visit(folder: str, relative: str, above: dict[tuple[int, int], str]) -> None:
         status = os.stat(folder)
@@ -187,6 +200,7 @@ def _walk_local(root: str) -> tuple[list[FileEntry], list[str]]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
+                    hidden.extend(_files_below(entry, root))
                     continue
                 name = relative + _text(entry.name, entry.path)
                 try:
@@ -201,27 +215,40 @@ def _walk_local(root: str) -> tuple[list[FileEntry], list[str]]:
                     raise DataError(f"cannot read {entry.path!r}: {error.strerror}") from error
 
     visit(root, "", {})
-    return files, folders
+    return files, folders, hidden
 
 
-def _walk_remote(path: str) -> tuple[list[FileEntry], list[str]]:
+def _files_below(hidden: os.DirEntry[str], root: str) -> list[str]:
+    """Names of the files that a hidden entry is or holds; its links are not followed and its errors are nobody's."""
+    found = [hidden.path]
+    if hidden.is_dir(follow_symlinks=False):
+        found = [
+            os.path.join(top, name) for top, _, names in os.walk(hidden.path) for name in names
+        ]
+    names = (os.path.relpath(path, root).replace(os.sep, "/") for path in found)
+    return [name.encode("utf-8", "replace").decode() for name in names]
+
+
+def _walk_remote(path: str) -> tuple[list[FileEntry], list[str], list[str]]:
     from pyarrow import fs
 
     filesystem, root = _open_uri(path)
     scheme = path.split("://", 1)[0]
     files: list[FileEntry] = []
     folders: set[str] = set()
+    hidden: list[str] = []
     for info in filesystem.get_file_info(fs.FileSelector(root, recursive=True)):
         relative = _text(info.path[len(root) :].strip("/"), info.path)
         parts = relative.split("/")
         if any(part.startswith(".") for part in parts):
+            hidden += [relative] if info.is_file else []
             continue
         if info.is_file:
             location = f"{scheme}://{info.path}"
             files.append(FileEntry(relative, location, info.size, info.mtime_ns or 0))
             parts = parts[:-1]
         folders.update("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
-    return files, list(folders)
+    return files, list(folders), hidden
 
 
 def _text(name: str, path: str) -> str:

@@ -15,6 +15,7 @@ from pydantic import Field
 from pipelines.sources.base import DataPath, Source, SplitSettings
 from pipelines.sources.files import (
     FileEntry,
+    Tree,
     absolute,
     check_content,
     locate,
@@ -104,6 +105,7 @@ class ImageFolderSource(Source):
             notes.append(
                 f"{where}: {len(others)} files are no images and are left out, such as {others[0].relative!r}"
             )
+        notes += hidden_note(where, tree)
         return make_listing(
             where=where,
             ids=[image.relative for image in images],
@@ -118,14 +120,28 @@ class ImageFolderSource(Source):
         )
 
 
+def hidden_note(where: str, tree: Tree) -> list[str]:
+    """A sentence about images that are left out because a name begins with a dot, if there are any."""
+    left = [name for name in tree.hidden if _suffix(name) in IMAGE_SUFFIXES]
+    if not left:
+        return []
+    return [
+        f"{where}: {len(left)} image{'s' if len(left) > 1 else ''} in hidden files or folders (names that begin with "
+        f"a dot) left out, such as {left[0]!r}"
+    ]
+
+
 def split_images(files: Sequence[FileEntry]) -> tuple[list[FileEntry], list[FileEntry]]:
     """The files whose names say image, and the others."""
     images: list[FileEntry] = []
     others: list[FileEntry] = []
     for file in files:
-        suffix = "." + file.relative.rpartition(".")[2].lower()
-        (images if suffix in IMAGE_SUFFIXES else others).append(file)
+        (images if _suffix(file.relative) in IMAGE_SUFFIXES else others).append(file)
     return images, others
+
+
+def _suffix(name: str) -> str:
+    return "." + name.rpartition(".")[2].lower()
 
 
 def refuse_empty(images: Sequence[FileEntry]) -> None:

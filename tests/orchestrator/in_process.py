@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 
+import pipelines.cluster
 from orchestrator import driver, gate
 from orchestrator.commands.run import _fleet_spec
 from orchestrator.driver import Driver, Outcome
 from orchestrator.experiment import Experiment
 from orchestrator.preparation import Prepared, prepare
 from orchestrator.tracking import CompositeTracker
+from pipelines import fleet
 from pipelines.actors import ActorPool, Loop
+from pipelines.fleet import FleetSpec
 from workers.data_shard import DataShardImpl
 from workers.errors import LucaError
 from workers.evaluator import EvaluatorImpl
@@ -90,8 +94,8 @@ class InOrder(Loop):
 class LocalFleet:
     """The actors of a run as plain objects."""
 
-    def __init__(self, prepared: Prepared, *, evaluators: int = 1) -> None:
-        self.spec = spec = _fleet_spec(prepared)
+    def __init__(self, spec: FleetSpec, *, evaluators: int = 1) -> None:
+        self.spec = spec
         self._pools: dict[str, ActorPool] = {}
         self._registry: RegistryImpl | None = None
         self.shards = [
@@ -150,6 +154,12 @@ class LocalFleet:
         )
         return Actor(self._registry)
 
+    def __enter__(self) -> LocalFleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Let go of the bank's lock, as the end of the registry's process does."""
         if self._registry is not None:
@@ -182,7 +192,7 @@ class InProcess:
     @classmethod
     def run(cls, experiment: Experiment, *, evaluators: int, events: Events) -> InProcess:
         prepared = prepare(experiment)
-        events.fleet = LocalFleet(prepared, evaluators=evaluators)
+        events.fleet = LocalFleet(_fleet_spec(prepared), evaluators=evaluators)
         walk = Driver(prepared, cast(Any, events.fleet), cast(CompositeTracker, events))
         try:
             return cls(prepared, walk.run(), events)
@@ -195,3 +205,23 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "Loop", InOrder)
     for module in (driver, gate):
         monkeypatch.setattr(module, "fetch", resolve)
+
+
+class NoRay:
+    """What a run gets where it would join Ray."""
+
+    def __enter__(self) -> NoRay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was started."""
+
+    closing = nullcontext
+
+
+def commands_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a whole ``luca run`` happen in this process, with actors that are plain objects."""
+    without_ray(monkeypatch)
+    monkeypatch.setattr(pipelines.cluster, "join_ray", lambda *_, **__: NoRay())
+    monkeypatch.setattr(pipelines.cluster, "check_shared_storage", lambda *_: 1)
+    monkeypatch.setattr(fleet, "Fleet", lambda spec, *_, **__: LocalFleet(spec))

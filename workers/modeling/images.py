@@ -85,7 +85,10 @@ def decode(data: bytes | Image, name: str, *, max_pixels: int = MAX_PIXELS) -> I
             "remove it or convert it to PNG or JPEG"
         ) from None
     except PILImage.DecompressionBombError:
-        raise DataError(_too_large(name, "more pixels than Pillow allows", max_pixels)) from None
+        raise DataError(
+            f"image '{name}' has more pixels than the {2 * MAX_PIXELS:,} above which Pillow takes a picture for a "
+            "decompression bomb, whatever features.max_pixels says: make it smaller or remove it"
+        ) from None
     except MemoryError:
         raise DataError(
             f"image '{name}' does not fit into memory when it is decompressed"

@@ -184,6 +184,20 @@ def test_files_that_are_no_images_are_left_out_aloud(tmp_path: Path) -> None:
     assert "2 files are no images" in listing(kind="image_folder", path=tmp_path).warnings[0]
 
 
+def test_hidden_images_are_left_out_aloud_and_other_hidden_files_in_silence(tmp_path: Path) -> None:
+    write_images(tmp_path, {"cat": 3, "dog": 3, ".hidden/deep": 2})
+    (tmp_path / "cat" / "._000.png").write_bytes(b"of macOS")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "config").touch()
+    (tmp_path / ".again").symlink_to(tmp_path)
+    (told,) = [
+        w for w in listing(kind="image_folder", path=tmp_path).warnings if "hidden files" in w
+    ]
+    assert "2 images in hidden files or folders" in told
+    assert told.endswith("left out, such as '.hidden/deep/000.png'")
+    assert listing(kind="image_folder", path=tmp_path).classes == ("cat", "dog")
+
+
 def test_equal_images_in_train_and_test_are_worth_a_warning(tmp_path: Path) -> None:
     write_images(tmp_path, {"train/cat": 3, "test/cat": 3})
     (tmp_path / "test" / "cat" / "000.png").write_bytes(png(0))
