@@ -2,14 +2,67 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from workers.modeling.newton import minimise
 
+_NEGLIGIBLE = 1e-12
+"""Share of the largest variance below which a direction counts as constant."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """Inputs of a regression in their own principal axes: made once, for any number of penalties.
+
+    A penalised solution lies in the span of the centred inputs, so no more than min(N, d) axes are needed; and a
+    bound on the Hessian is diagonal in them.
+
+    Attributes:
+        mean: [d], float64.
+        axes: [d, r], orthonormal, float64.
+        spectrum: Eigenvalues of the centred inputs' Gram matrix, float64 [r], falling.
+        rows: Centred inputs in these axes, [N, r], of the inputs' own type, in which products are formed.
+    """
+
+    mean: Tensor
+    axes: Tensor
+    spectrum: Tensor
+    rows: Tensor
+
+    @classmethod
+    def of(cls, inputs: Tensor) -> Design:
+        """From inputs [N, d] of any float type."""
+        samples, width = inputs.shape
+        mean = inputs.mean(dim=0, dtype=torch.float64)
+        centred = inputs - mean.to(inputs.dtype)
+        if samples <= width:
+            exact = centred.to(torch.float64)
+            spectrum, vectors = torch.linalg.eigh(exact @ exact.T)
+            kept = spectrum > _NEGLIGIBLE * spectrum[-1].clamp(min=1e-300)
+            spectrum = spectrum[kept].flip(0)
+            axes = exact.T @ vectors[:, kept].flip(1) / spectrum.sqrt()
+        else:
+            spectrum, axes = torch.linalg.eigh((centred.T @ centred).to(torch.float64))
+            spectrum, axes = spectrum.clamp(min=0.0).flip(0), axes.flip(1)
+        return cls(mean, axes, spectrum, centred @ axes.to(inputs.dtype))
+
+    def turned(self, weights: Tensor) -> Tensor:
+        """Weights over biases [d + 1, C] of the inputs as those of ``rows`` [r + 1, C], float64."""
+        weights = weights.to(torch.float64)
+        own = weights[:-1]
+        return torch.cat([self.axes.T @ own, (weights[-1] + self.mean @ own)[None]])
+
+    def turned_back(self, weights: Tensor) -> Tensor:
+        """The inverse of `turned`, up to what lies outside the inputs' span."""
+        own = self.axes @ weights[:-1].to(torch.float64)
+        return torch.cat([own, (weights[-1] - self.mean @ own)[None]])
+
 
 def fit(
-    inputs: Tensor,
+    design: Design,
     targets: Tensor,
     *,
     classes: int,
@@ -24,7 +77,7 @@ def fit(
     the number of steps nearly independent of how features correlate.
 
     Args:
-        inputs: [N, d] of any float type, in which products are formed too; the value is summed in float64.
+        design: The inputs; the value is summed in float64.
         targets: Class rows, int64 [N].
         classes: C.
         penalty: Of the squared weights, per sample; positive.
@@ -33,9 +86,9 @@ def fit(
         start: Weights to begin with, [d + 1, C]; zeros when left out.
 
     Returns:
-        Weights over biases [d + 1, C], of the type of ``inputs``; a class without samples has bias -inf.
+        Weights over biases [d + 1, C], float64; a class without samples has bias -inf.
     """
-    problem = _Problem(inputs, targets, classes, penalty)
+    problem = _Problem(design, targets, classes, penalty)
     begin = problem.preconditioned(start)
     weights = problem.plain(minimise(problem.at, begin, steps=steps, tolerance=tolerance))
     weights[-1].masked_fill_(problem.absent, -torch.inf)
@@ -43,40 +96,35 @@ def fit(
 
 
 class _Problem:
-    """The loss over preconditioned unknowns u = R^T w, where R R^T is the bound on the Hessian."""
+    """The loss over preconditioned unknowns u = w / scale, in the design's axes."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor, classes: int, penalty: float) -> None:
-        samples, width = inputs.shape
-        extended = torch.cat([inputs, inputs.new_ones(samples, 1)], dim=1)
-        penalties = torch.full((width + 1,), penalty, dtype=torch.float64)
-        penalties[-1] = 0.0
-        gram = (extended.T @ extended).to(torch.float64)
-        root = torch.linalg.cholesky(gram / (4 * samples) + torch.diag(penalties))
-        identity = torch.eye(width + 1, dtype=torch.float64)
-        inverse = torch.linalg.solve_triangular(root, identity, upper=False)
+    def __init__(self, design: Design, targets: Tensor, classes: int, penalty: float) -> None:
+        kind = design.rows.dtype
         self.targets = targets
-        self.samples = samples
-        self.order = torch.arange(samples)
-        self.pull = (inverse @ (penalties[:, None] * inverse.T)).to(inputs.dtype)
-        self.turned = inverse.to(inputs.dtype) @ extended.T  # [d + 1, N]
-        self.rows = self.turned.T.contiguous()  # [N, d + 1]
+        self.samples = len(targets)
+        self.order = torch.arange(self.samples)
+        bound = torch.cat([design.spectrum / (4 * self.samples) + penalty, torch.tensor([0.25])])
+        self._scale = bound.rsqrt()[:, None]
+        penalties = torch.full_like(self._scale, penalty)
+        penalties[-1] = 0.0
+        self.pull = (penalties * self._scale.square()).to(kind)
+        ones = design.rows.new_ones(self.samples, 1)
+        self.rows = torch.cat([design.rows, ones], dim=1) * self._scale.T.to(kind)  # [N, r + 1]
+        self.turned = self.rows.T.contiguous()  # [r + 1, N]
         self.absent = torch.bincount(targets, minlength=classes) == 0
         self.some_absent = bool(self.absent.any())
-        self._root, self._inverse = root, inverse
-        self._shape, self._dtype = (width + 1, classes), inputs.dtype
+        self._design, self._shape = design, (self.rows.shape[1], classes)
 
     def preconditioned(self, weights: Tensor | None) -> Tensor:
-        """u of weights w."""
+        """u of weights of the inputs."""
         if weights is None:
-            return torch.zeros(self._shape, dtype=self._dtype)
-        finite = weights.to(torch.float64).masked_fill(weights.isinf(), 0.0)
-        turned: Tensor = self._root.T @ finite
-        return turned.to(self._dtype)
+            return self.rows.new_zeros(self._shape)
+        finite = weights.masked_fill(weights.isinf(), 0.0)
+        return (self._design.turned(finite) / self._scale).to(self.rows.dtype)
 
     def plain(self, unknowns: Tensor) -> Tensor:
-        """w of unknowns u."""
-        weights: Tensor = self._inverse.T @ unknowns.to(torch.float64)
-        return weights.to(self._dtype)
+        """Weights of the inputs of u."""
+        return self._design.turned_back(unknowns.to(torch.float64) * self._scale)
 
     def at(self, unknowns: Tensor) -> _Local:
         """The loss around u."""
@@ -92,7 +140,7 @@ class _Local:
             scores.masked_fill_(problem.absent, -torch.inf)
         log_probs = torch.log_softmax(scores, dim=1)
         own = log_probs[problem.order, problem.targets]
-        pulled = problem.pull @ unknowns
+        pulled = problem.pull * unknowns
         pull = float((pulled * unknowns).sum(dtype=torch.float64))
         self.value = 0.5 * pull - float(own.mean(dtype=torch.float64))
         self._problem, self._pulled, self._probs = problem, pulled, log_probs.exp_()
@@ -111,4 +159,4 @@ class _Local:
         moved = problem.rows @ direction
         moved.sub_((probs * moved).sum(dim=1, keepdim=True)).mul_(probs)
         bent: Tensor = problem.turned @ moved
-        return bent.div_(problem.samples).add_(problem.pull @ direction)
+        return bent.div_(problem.samples).addcmul_(problem.pull, direction)

@@ -15,7 +15,7 @@ from workers.modeling.baselines.base import (
     ClassTable,
 )
 from workers.modeling.baselines.memory import Memory
-from workers.modeling.softmax_regression import fit
+from workers.modeling.softmax_regression import Design, fit
 
 CANDIDATES = (1e-1, 1e-2, 1e-3, 1e-4)
 CHOICE_TOLERANCE = 1e-3
@@ -75,8 +75,7 @@ class JointLinear(Baseline):
             self.penalty, start = self._choose(inputs, rows)
         else:
             self.penalty = float(self._options.penalty)
-        weights = self._solve(inputs, rows, self.penalty, FINAL_TOLERANCE, start)
-        weights = weights.to(torch.float64)
+        weights = self._solve(Design.of(inputs), rows, self.penalty, FINAL_TOLERANCE, start)
         return mean, deviation, weights[:-1], weights[-1]
 
     def _choose(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor | None]:
@@ -92,12 +91,13 @@ class JointLinear(Baseline):
         if not bool(held.any()):
             return CANDIDATES[1], None
         best, chosen, kept = -1.0, CANDIDATES[0], None
-        fit, check = (inputs[~held], targets[~held]), (inputs[held], targets[held])
+        design, learned = Design.of(inputs[~held]), targets[~held]
+        check, expected = inputs[held].to(torch.float64), targets[held]
         weights: Tensor | None = None
         for penalty in CANDIDATES:
-            weights = self._solve(*fit, penalty, CHOICE_TOLERANCE, weights)
-            decided = (check[0] @ weights[:-1] + weights[-1]).argmax(dim=1)
-            accuracy = float((decided == check[1]).to(torch.float64).mean())
+            weights = self._solve(design, learned, penalty, CHOICE_TOLERANCE, weights)
+            decided = (check @ weights[:-1] + weights[-1]).argmax(dim=1)
+            accuracy = float((decided == expected).to(torch.float64).mean())
             if accuracy < best:
                 break
             if accuracy > best:
@@ -106,14 +106,14 @@ class JointLinear(Baseline):
 
     def _solve(
         self,
-        inputs: Tensor,
+        design: Design,
         targets: Tensor,
         penalty: float,
         tolerance: float,
         start: Tensor | None,
     ) -> Tensor:
         return fit(
-            inputs,
+            design,
             targets,
             classes=len(self._table),
             penalty=penalty,
