@@ -106,14 +106,6 @@ class ActorPool:
         self._running = [0] * len(self._actors)
         self._queue: deque[tuple[Call, Done, Failed | None]] = deque()
 
-    def __len__(self) -> int:
-        return len(self._actors)
-
-    @property
-    def waiting(self) -> int:
-        """Calls that no actor has been given yet."""
-        return len(self._queue)
-
     def submit(self, call: Call, done: Done, failed: Failed | None = None) -> None:
         """Start ``call(actor)`` on the least busy actor when one has room; then ``done(value)``."""
         self._queue.append((call, done, failed))

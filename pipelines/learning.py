@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pipelines.actors import Loop
 from pipelines.extraction import FeatureFlow
@@ -17,18 +17,8 @@ from workers.errors import FeatureCorruptionError, LucaError
 from workers.learned import Arrays, Committed, LearnInfo, TaskHeader
 
 if TYPE_CHECKING:
-    from pipelines.stream import Task
     from workers.learned import LearnRequest
     from workers.storage.features import PartKey
-
-
-class LearnableTask(Protocol):
-    """A task of the stream as the bank will know it."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def task(self) -> Task: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,8 +22,6 @@ from workers.modeling.statistics import TaskStatistics
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
-
-WhiteningMode = Literal["none", "first_task"]
 
 
 @dataclass(frozen=True)
