@@ -7,7 +7,6 @@ is the number of tasks, counted from 0.  Accuracies are fractions.  Nothing is r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,35 +63,6 @@ class AccuracyMatrix:
     def tasks(self) -> int:
         """Number of tasks T."""
         return len(self.counts)
-
-    @classmethod
-    def from_predictions(
-        cls, steps: Sequence[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]
-    ) -> AccuracyMatrix:
-        """From (predicted class [n], true class [n], true task [n]) after each task, in order.
-
-        Tasks are numbered 0..T-1 in the order they were learned; step i holds the test samples of
-        tasks 0..i (and perhaps of later ones).
-
-        Raises:
-            DataError: Arrays differ in length, or a task that was learned has no samples.
-        """
-        tasks = len(steps)
-        values = np.full((tasks, tasks), np.nan)
-        counts = np.zeros(tasks, dtype=np.int64)
-        for i, (predicted, true, task) in enumerate(steps):
-            if not len(predicted) == len(true) == len(task):
-                raise DataError(
-                    f"accuracy matrix: step {i} has {len(predicted)} predictions, {len(true)} "
-                    f"labels and {len(task)} task numbers; one of each a sample is needed."
-                )
-            hits = np.asarray(predicted) == np.asarray(true)
-            for j in range(tasks):
-                mine = np.asarray(task) == j
-                if mine.any():
-                    values[i, j] = float(np.mean(hits[mine]))
-                    counts[j] = int(mine.sum())
-        return cls(values=values, counts=counts)
 
 
 def accuracy(predicted: NDArray[Any], true: NDArray[Any]) -> float:
@@ -210,14 +180,6 @@ def forward_transfer(
 def routing_accuracy(chosen: NDArray[Any], true: NDArray[Any]) -> float:
     """Share of samples for which the module of their own task was chosen."""
     return accuracy(chosen, true)
-
-
-def oracle_accuracy(predicted_with_true_task: NDArray[Any], true: NDArray[Any]) -> float:
-    """Top-1 accuracy when every sample is given to the module of its own task.
-
-    An upper bound, since the task is not known when a model is used.
-    """
-    return accuracy(predicted_with_true_task, true)
 
 
 def expected_calibration_error(

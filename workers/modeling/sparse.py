@@ -58,11 +58,6 @@ def decode(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return decoded
 
 
-def encoded_bytes(arrays: Mapping[str, Array]) -> int:
-    """Bytes of the arrays' values, as they are (dense or encoded)."""
-    return sum(array.nbytes for array in arrays.values())
-
-
 def _encode_one(name: str, array: Array) -> dict[str, Array]:
     raw = array.reshape(-1).view(np.uint8).reshape(array.size, array.dtype.itemsize)
     kept = raw.any(axis=1)

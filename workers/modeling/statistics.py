@@ -178,19 +178,6 @@ class TaskStatistics:
             projected_gram=_sum(self.projected_gram, other.projected_gram) if projected else None,
         )
 
-    def collapsed(self) -> TaskStatistics:
-        """The same statistics with one Gram matrix for the task: what routers need, c times smaller."""
-        if self.gram.shape[0] == 1:
-            return self
-        return TaskStatistics(
-            counts=self.counts,
-            sums=self.sums,
-            gram=self.gram.sum(axis=0, keepdims=True),
-            projection=self.projection,
-            projected_sums=self.projected_sums,
-            projected_gram=self.projected_gram,
-        )
-
     def without_class(self, position: int) -> TaskStatistics:
         """Statistics as if class ``position`` had never been seen; random features are dropped.
 

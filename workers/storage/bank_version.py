@@ -107,15 +107,6 @@ class BankVersion:
             )
         return self._decode(ref.digest)
 
-    def arrays_of_all(self, kind: str) -> dict[str, Arrays]:
-        """The arrays of one kind of every task that has them, by task id; reads at once over a network."""
-        having = [task for task in self.tasks if kind in task.objects]
-        data = self.bank.objects.read_many(task.objects[kind].digest for task in having)
-        return {
-            task.id: decode(item, self._where(task.objects[kind].digest))
-            for task, item in zip(having, data, strict=True)
-        }
-
     def to_json(self) -> JsonObject:
         """Everything but the arrays, for display."""
         manifest = self.manifest

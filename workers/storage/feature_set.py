@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workers.errors import DataError
-from workers.storage.feature_file import FeaturePart, checked_features
+from workers.storage.feature_file import FeaturePart
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,14 +111,6 @@ class FeatureSet:
             return together
         return pc.take(together, pa.array(rows))
 
-    def subset(self, rows: NDArray[Any]) -> FeatureSet:
-        """A set of some of the rows, sharing the parts."""
-        chosen = FeatureSet.__new__(FeatureSet)
-        chosen._parts, chosen._ids, chosen._width = self._parts, self._ids, self._width
-        chosen._part, chosen._row = self._part[rows], self._row[rows]
-        chosen._matrix = None
-        return chosen
-
     def gather(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Copies of some rows.
 
@@ -142,15 +134,6 @@ class FeatureSet:
             self._matrix = self._collect(self._part, self._row)
             self._matrix.flags.writeable = False
         return self._matrix
-
-    def check_finite(self) -> None:
-        """Looks at every value.  Parts from a cache were checked when they were written.
-
-        Raises:
-            DataError: a value is NaN or infinite; names the first sample.
-        """
-        for ids, features in zip(self._ids, self._parts, strict=True):
-            checked_features(ids, features)
 
     def _collect(self, parts: NDArray[np.int32], rows: NDArray[np.int32]) -> NDArray[np.float32]:
         """Rows from their parts, in the cheaper of two ways.

@@ -106,16 +106,6 @@ def test_one_task_has_nothing_to_forget_and_says_so():
     assert metrics.final_accuracy(ONE) == 0.8
 
 
-def test_the_matrix_comes_from_predictions_alone():
-    steps = [
-        (np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), np.array([0, 0, 0, 0])),
-        (np.array([0, 1, 2, 0, 0]), np.array([0, 1, 2, 2, 2]), np.array([0, 0, 1, 1, 1])),
-    ]
-    found = AccuracyMatrix.from_predictions(steps)
-    np.testing.assert_array_equal(found.values, [[0.75, NAN], [1.0, 1 / 3]])
-    assert found.counts.tolist() == [2, 3]
-
-
 def test_nothing_is_rounded():
     third = AccuracyMatrix(values=np.array([[1 / 3]]), counts=np.array([3]))
     assert metrics.final_accuracy(third) == 1 / 3
@@ -129,9 +119,8 @@ def test_summary_names_every_metric_of_the_matrix():
     assert all(hasattr(metrics, name) for name in found)
 
 
-def test_routing_and_oracle_accuracy_are_shares():
+def test_routing_accuracy_and_the_gap_are_shares():
     assert metrics.routing_accuracy(np.array([0, 1, 1, 2]), np.array([0, 1, 2, 2])) == 0.75
-    assert metrics.oracle_accuracy(np.array([3, 4]), np.array([3, 5])) == 0.5
     assert metrics.gap_to_joint(0.9, 0.75) == pytest.approx(0.15)
 
 
@@ -182,10 +171,6 @@ def test_negative_log_likelihood_is_the_mean_in_nats():
         (lambda: AccuracyMatrix(np.zeros((2, 3)), np.ones(2, dtype=int)), "square"),
         (lambda: AccuracyMatrix(np.full((2, 2), NAN), np.ones(2, dtype=int)), "every task seen"),
         (lambda: AccuracyMatrix(np.zeros((1, 1)), np.zeros(1, dtype=int)), "no test samples"),
-        (
-            lambda: AccuracyMatrix.from_predictions([(np.zeros(2), np.zeros(1), np.zeros(2))]),
-            "step 0",
-        ),
         (lambda: metrics.accuracy(np.zeros(0), np.zeros(0)), "at least one"),
         (lambda: metrics.accuracy(np.zeros(2), np.zeros(3)), "2 predictions and 3 labels"),
         (lambda: metrics.expected_calibration_error(np.array([NAN]), np.array([1])), "finite"),

@@ -404,9 +404,6 @@ def test_any_rows_of_any_parts_make_a_set() -> None:
     assert np.array_equal(chosen.materialise(), stacked(parts)[[6, 3, 4]])
     assert chosen.ids().to_pylist() == ["p1-0002", "p0-0003", "p1-0000"]
     assert (len(chosen), chosen.width) == (3, 6)
-    assert np.array_equal(
-        chosen.subset(np.array([2, 0])).gather(np.array([1])), stacked(parts)[[6]]
-    )
 
 
 def test_rows_are_selected_by_id_in_the_order_asked_for() -> None:
@@ -437,13 +434,6 @@ def test_parts_of_different_widths_or_a_wrong_index_are_refused() -> None:
     for parts, rows in (([0], [4]), ([1], [0]), ([0], [-1]), ([-1], [0])):
         with pytest.raises(DataError, match="outside its parts"):
             FeatureSet([part(4, 0)], np.array(parts), np.array(rows))
-
-
-def test_a_part_that_never_was_in_a_cache_can_be_checked() -> None:
-    bad = part(4, 0)
-    bad.features[2, 1] = np.nan
-    with pytest.raises(DataError, match="'p0-0002' is NaN or infinite"):
-        FeatureSet.concatenate([part(3, 1), bad]).check_finite()
 
 
 def test_gathering_from_a_large_mapped_set_copies_only_what_is_asked_for(
