@@ -7,14 +7,12 @@ that is already cached costs a look into the cache and nothing else.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workers.errors import BackboneError, CorruptionError, DataError, LucaError, StorageError
+from workers.errors import BackboneError, CorruptionError, DataError, StorageError
 from workers.picture_batches import PictureBatches, left_out
 from workers.storage.features import (
     FeatureCache,
@@ -198,44 +196,12 @@ class Extractor:
             DataError: more unreadable pictures than tolerated, NaN or infinite features; names the sample.
             StorageError: the cache cannot be written.
         """
-        result, part = self._extracted(request)
-        return result if part is None else self._stored(result, part)
-
-    def extract_many(self, requests: Iterable[PartRequest]) -> Iterator[PartResult]:
-        """The same, one after another; a part is written and synced while the next one is computed.
-
-        Every result is yielded when its part is in the cache.
-
-        Raises:
-            DataError, StorageError: as :meth:`extract`; the parts before the faulty one are yielded first.
-        """
-        with ThreadPoolExecutor(1, thread_name_prefix="store") as writer:
-            pending: Future[PartResult] | None = None
-            for request in requests:
-                try:
-                    result, part = self._extracted(request)
-                except LucaError:
-                    if pending is not None:
-                        yield pending.result()
-                    raise
-                if pending is not None:
-                    yield pending.result()
-                pending = None
-                if part is None:
-                    yield result
-                else:
-                    pending = writer.submit(self._stored, result, part)
-            if pending is not None:
-                yield pending.result()
-
-    def _extracted(self, request: PartRequest) -> tuple[PartResult, FeaturePart | None]:
-        """A result, and the part that is still to be stored for it (None: it was cached)."""
         started = time.perf_counter()
         key = self.key(request)
         work = _Work()
         part = self._cached(key, request, work)
         if part is not None:
-            result = PartResult(
+            return PartResult(
                 key=key,
                 table=part.to_table(),
                 skipped=left_out(request.samples, part),
@@ -243,27 +209,21 @@ class Extractor:
                 notes=tuple(work.notes),
                 cached=True,
             )
-            return result, None
         features = self._compute(request, work)
         ids = request.samples.column("id").combine_chunks()
         if work.skipped:
             ids = ids.take(np.delete(np.arange(len(ids)), list(work.skipped)))
         part = self._part(key, ids, features)
-        result = PartResult(
+        stored = self._cache.write(key, part.ids, part.features)
+        return PartResult(
             key=key,
             table=part.to_table(),
             images=work.images,
             skipped=tuple(work.skipped[row] for row in sorted(work.skipped)),
             seconds=time.perf_counter() - started,
             notes=tuple(work.notes),
+            stored_bytes=stored,
         )
-        return result, part
-
-    def _stored(self, result: PartResult, part: FeaturePart) -> PartResult:
-        started = time.perf_counter()
-        stored = self._cache.write(part.key, part.ids, part.features)
-        seconds = result.seconds + time.perf_counter() - started
-        return replace(result, stored_bytes=stored, seconds=seconds)
 
     # -- cache -----------------------------------------------------------------------------------------------
 

@@ -224,33 +224,6 @@ def test_a_damaged_part_is_computed_again_and_said(make: Callable[..., Extractor
     assert make(Pictures(PICTURES)).extract(PartRequest(table(PICTURES))).cached
 
 
-def test_many_parts_come_out_as_they_do_one_by_one(make: Callable[..., Extractor]) -> None:
-    samples = table(PICTURES)
-    requests = [PartRequest(samples.slice(start, 4)) for start in (0, 4, 8)]
-    single = make(Pictures(PICTURES), root="single")
-    expected = [single.extract(request) for request in requests]
-    many = make(Pictures(PICTURES), root="many")
-    many.extract(requests[1])  # one of them is cached already
-    for result, other in zip(many.extract_many(requests), expected, strict=True):
-        assert result.key == other.key
-        assert result.table.equals(other.table)
-        assert many._cache.has(result.key)
-        assert result.images == (0 if result.cached else other.images)
-        assert result.stored_bytes == (0 if result.cached else other.stored_bytes)
-
-
-def test_a_fault_in_one_of_many_parts_leaves_those_before_it_cached(
-    make: Callable[..., Extractor],
-) -> None:
-    samples = table(PICTURES)
-    extractor = make(broken(9))
-    results = extractor.extract_many(PartRequest(samples.slice(start, 4)) for start in (0, 4, 8))
-    assert next(results).images == 4
-    assert next(results).images == 4
-    with pytest.raises(DataError, match="sample-09"):
-        next(results)
-
-
 def test_a_part_that_vanishes_after_the_look_is_computed(
     make: Callable[..., Extractor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
