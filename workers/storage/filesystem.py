@@ -128,17 +128,8 @@ class Storage:
         """True when a finished upload appears whole by itself, so that no rename is needed (nor cheap)."""
         return self._fs is not None and self._fs.type_name in _OBJECT_STORES
 
-    @property
-    def fs(self) -> pafs.FileSystem:
-        """The pyarrow filesystem; together with :meth:`full_path` for code that wants pyarrow directly."""
-        if self._fs is None:
-            import pyarrow.fs as pafs
-
-            return pafs.LocalFileSystem()
-        return self._fs
-
     def full_path(self, path: str = "") -> str:
-        """The path that :attr:`fs` understands.
+        """The path as the filesystem knows it.
 
         Raises:
             StorageError: the path is absolute or steps outside the root.
@@ -367,19 +358,6 @@ class Storage:
             except FileNotFoundError:
                 return False
             return True
-
-    def delete_directory(self, directory: str) -> None:
-        """Removes a directory and everything in it; nothing happens when it is not there."""
-        if not check_relative(directory):
-            raise StorageError("refusing to delete the root of a storage")
-        with self._explained("delete", directory):
-            if self._fs is None:
-                import shutil
-
-                if os.path.isdir(self.full_path(directory)):
-                    shutil.rmtree(self.full_path(directory))
-            elif self.exists(directory):
-                self._fs.delete_dir(self.full_path(directory))
 
     def check_writable(self) -> None:
         """Writes, reads back and deletes a small file, so that a run can refuse before any work.

@@ -79,7 +79,7 @@ def test_files_are_written_listed_read_and_deleted(storage: Storage) -> None:
         assert file.read_buffer().to_pybytes() == b"123"
     assert storage.delete("a/d")
     assert not storage.delete("a/d")
-    storage.delete_directory("a")
+    assert storage.delete("a/b/c")
     assert [entry for entry in storage.list("", recursive=True) if not entry.is_directory] == []
     assert "some/prefix/x" in storage.describe("x")
     assert "endpoint" not in storage.describe("x")
