@@ -12,14 +12,14 @@ import errno
 import os
 import re
 import stat
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from workers.errors import StorageError
+from workers.storage.faults import Verb, explained, reason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,7 +94,7 @@ class Storage:
             fs, root = pafs.FileSystem.from_uri(text)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise StorageError(
-                f"storage '{text}' cannot be opened: {_reason(error)}; "
+                f"storage '{text}' cannot be opened: {reason(error)}; "
                 "give a directory or a URI that pyarrow supports, such as s3://bucket/prefix"
             ) from error
         if fs.type_name in _OBJECT_STORES and not root.strip("/"):
@@ -373,18 +373,8 @@ class Storage:
             raise StorageError(f"{self.describe(probe)} reads back other bytes than were written")
         self.delete(probe)
 
-    @contextmanager
-    def _explained(self, verb: str, path: str) -> Iterator[None]:
-        arrow = sys.modules.get("pyarrow")
-        faults: tuple[type[BaseException], ...] = (OSError,)
-        if arrow is not None:
-            faults = (OSError, arrow.ArrowException)
-        try:
-            yield
-        except faults as error:
-            raise StorageError(
-                f"{self.describe(path)} cannot be {_PAST[verb]}: {_reason(error)}{_remedy(error, verb)}"
-            ) from error
+    def _explained(self, verb: Verb, path: str) -> AbstractContextManager[None]:
+        return explained(verb, lambda: self.describe(path))
 
 
 def _make_durable_directory(path: str) -> None:
@@ -402,9 +392,6 @@ def _make_durable_directory(path: str) -> None:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-_PAST = {"read": "read", "write": "written", "delete": "deleted", "list": "listed"}
 
 
 _STEPS = frozenset(("", ".", ".."))
@@ -432,26 +419,3 @@ def _unquote(text: str) -> str:
     from urllib.parse import unquote
 
     return unquote(text)
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.errno is not None:
-        return os.strerror(error.errno).lower()
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
-
-
-def _remedy(error: BaseException, verb: str) -> str:
-    number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return "; free some space or point `storage` elsewhere, then run the same command again"
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return (
-            f"; this user may not {verb} here: change the permissions or point `storage` elsewhere"
-        )
-    text = str(error)
-    if "ACCESS_DENIED" in text or "redential" in text:
-        return (
-            "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or an AWS profile) for this storage"
-        )
-    return ""
