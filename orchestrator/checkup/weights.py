@@ -19,7 +19,8 @@ def check_weights(settings: BackboneSettings, *, needed: bool) -> Iterator[Findi
         settings: the experiment's backbone.
         needed: whether the experiment reads images; ready features need no backbone.
     """
-    from workers.modeling.backbone import EMBEDDED, RANDOM, BackboneSettings
+    from workers.modeling.backbone import BackboneSettings
+    from workers.modeling.backbone_models import EMBEDDED, RANDOM
 
     plain = BackboneSettings()
     yield _loaded(plain, f"{plain.name} (embedded)")

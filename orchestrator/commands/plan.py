@@ -156,7 +156,8 @@ def _origin(prepared: Prepared) -> Origin:
 
 def _loaded_origin(settings: BackboneSettings, experiment: Experiment) -> Origin | None:
     """The origin by loading the backbone, when its weights lie in the package or in a local file."""
-    from workers.modeling.backbone import EMBEDDED, RANDOM, Backbone
+    from workers.modeling.backbone import Backbone
+    from workers.modeling.backbone_models import EMBEDDED, RANDOM
 
     if settings.weights == RANDOM or (settings.weights is None and settings.name not in EMBEDDED):
         return None
@@ -171,7 +172,8 @@ def _width(settings: BackboneSettings) -> int:
     Raises:
         BackboneError: there is no such model, or it has no [CLS] token.
     """
-    from workers.modeling.backbone import RANDOM, Backbone, check_name
+    from workers.modeling.backbone import Backbone
+    from workers.modeling.backbone_models import RANDOM, check_name
     from workers.modeling.torchvision_compat import import_timm
 
     timm = import_timm()
