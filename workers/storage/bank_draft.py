@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workers.errors import BankError
+from workers.storage.bank_changes import changes, sentences
 from workers.storage.bank_json import check_name, is_text, plain, sha256
 from workers.storage.bank_manifest import ObjectRef, TaskRecord
 from workers.storage.bank_tensors import Arrays, encode
@@ -70,6 +71,29 @@ def prepare(draft: TaskDraft) -> tuple[TaskRecord, dict[str, bytes]]:
         info=plain(f"info of task '{task}'", draft.info),
     )
     return record, encoded
+
+
+def refuse_difference(bank: str, existing: TaskRecord, record: TaskRecord) -> None:
+    """Refuse to commit a task under an id that stands for another one.
+
+    Raises:
+        BankError: definition or arrays differ; the differences are listed.
+    """
+    before, after = existing.to_json(), record.to_json()
+    fields = ("name", "domain", "classes", "definition")
+    found = changes({key: before[key] for key in fields}, {key: after[key] for key in fields})
+    if found:
+        raise BankError(
+            f"task '{record.id}' is in bank '{bank}' with another definition: {sentences(found)}; "
+            "give the changed task another name, unlearn the old one first, or use another bank"
+        )
+    kinds = set(existing.objects) | set(record.objects)
+    other = sorted(k for k in kinds if existing.objects.get(k) != record.objects.get(k))
+    if other:
+        raise BankError(
+            f"task '{record.id}' is in bank '{bank}' with the same definition but another "
+            f"{' and '.join(other)}; unlearn it before learning it again, or use another bank"
+        )
 
 
 def _reference(arrays: Arrays, encoded: dict[str, bytes]) -> ObjectRef:

@@ -1,13 +1,25 @@
-"""Reading the pages of versions: each page once, however many versions share it."""
+"""The pages of versions: each is read once, and written once, however many versions share it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from workers.errors import CorruptionError
-from workers.storage.bank_manifest import Manifest, ObjectRef, TaskRecord, decode_page
+from workers.storage.bank_manifest import (
+    Manifest,
+    ObjectRef,
+    PageRef,
+    TaskRecord,
+    decode_page,
+    encode_page,
+    page_layout,
+)
 from workers.storage.bank_objects import ObjectStore
+
+if TYPE_CHECKING:
+    from workers.storage.bank_version import BankVersion
 
 
 @dataclass
@@ -56,3 +68,26 @@ class PageCache:
 
     def _where(self, digest: str) -> str:
         return self.objects.storage.describe(self.objects.path(digest))
+
+
+def write_pages(
+    objects: ObjectStore, head: BankVersion | None, tasks: tuple[TaskRecord, ...]
+) -> tuple[PageRef, ...]:
+    """Pages for these tasks; those that stand unchanged in the newest version are not written again."""
+    there: dict[tuple[int, int], PageRef] = {}
+    start = 0
+    for page in head.manifest.pages if head else ():
+        there[start, page.tasks] = page
+        start += page.tasks
+    pages: list[PageRef] = []
+    start = 0
+    for size in page_layout(len(tasks)):
+        records = tasks[start : start + size]
+        known = there.get((start, size))
+        if head is not None and known and records == head.tasks[start : start + size]:
+            pages.append(known)
+        else:
+            data = encode_page(records)
+            pages.append(PageRef(objects.write(data), len(data), size))
+        start += size
+    return tuple(pages)

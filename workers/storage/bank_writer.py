@@ -16,18 +16,23 @@ from workers.errors import BankError
 from workers.storage.atomic import write_atomic, write_exclusive
 from workers.storage.bank import LATEST, Bank
 from workers.storage.bank_changes import changes, sentences
-from workers.storage.bank_draft import SharedUpdate, TaskDraft, draft_of, prepare, updated_shared
+from workers.storage.bank_draft import (
+    SharedUpdate,
+    TaskDraft,
+    draft_of,
+    prepare,
+    refuse_difference,
+    updated_shared,
+)
 from workers.storage.bank_json import JsonObject, check_name, plain, seal
 from workers.storage.bank_manifest import (
     Manifest,
     ObjectRef,
-    PageRef,
     Ref,
     TaskRecord,
     content_digest,
-    encode_page,
-    page_layout,
 )
+from workers.storage.bank_pages import write_pages
 from workers.storage.bank_version import BankVersion, describe_version
 from workers.storage.lock import BankLock, LockOwner
 
@@ -161,7 +166,7 @@ class BankWriter:
             defaults = {} if head is None else head.defaults
         record, encoded = prepare(draft)
         if head is not None and (existing := head.find(record.id)) is not None:
-            self._refuse_difference(existing, record)
+            refuse_difference(self.bank.name, existing, record)
             return head
         shared_refs, shared_encoded = updated_shared(head, shared or {})
         new_metrics = plain("metrics", metrics or {})
@@ -365,7 +370,7 @@ class BankWriter:
         """Writes pages, manifest and hint; objects are there already."""
         head = self.head()
         self._fresh = False  # until this succeeds, the storage knows better
-        pages = self._write_pages(head, tasks)
+        pages = write_pages(self.bank.objects, head, tasks)
         manifest = Manifest(
             version=head.version + 1 if head else 1,
             parent=head.version if head else None,
@@ -401,28 +406,6 @@ class BankWriter:
         for digest, data in objects.items():
             if digest not in self._known:
                 self.bank.objects.write(data)
-
-    def _write_pages(
-        self, head: BankVersion | None, tasks: tuple[TaskRecord, ...]
-    ) -> tuple[PageRef, ...]:
-        """Pages for these tasks; those that stand unchanged in the newest version are not written again."""
-        there: dict[tuple[int, int], PageRef] = {}
-        start = 0
-        for page in head.manifest.pages if head else ():
-            there[start, page.tasks] = page
-            start += page.tasks
-        pages: list[PageRef] = []
-        start = 0
-        for size in page_layout(len(tasks)):
-            records = tasks[start : start + size]
-            known = there.get((start, size))
-            if head is not None and known and records == head.tasks[start : start + size]:
-                pages.append(known)
-            else:
-                data = encode_page(records)
-                pages.append(PageRef(self.bank.objects.write(data), len(data), size))
-            start += size
-        return tuple(pages)
 
     def _point(self, name: str, manifest: Manifest) -> None:
         data = Ref(manifest.version, manifest.digest).to_bytes()
@@ -473,23 +456,6 @@ class BankWriter:
                 f"bank '{self.bank.name}' is new: say with `begin` what it is made with"
             )
         return head.backbone, head.settings
-
-    def _refuse_difference(self, existing: TaskRecord, record: TaskRecord) -> None:
-        before, after = existing.to_json(), record.to_json()
-        fields = ("name", "domain", "classes", "definition")
-        found = changes({key: before[key] for key in fields}, {key: after[key] for key in fields})
-        if found:
-            raise BankError(
-                f"task '{record.id}' is in bank '{self.bank.name}' with another definition: {sentences(found)}; "
-                "give the changed task another name, unlearn the old one first, or use another bank"
-            )
-        kinds = set(existing.objects) | set(record.objects)
-        other = sorted(k for k in kinds if existing.objects.get(k) != record.objects.get(k))
-        if other:
-            raise BankError(
-                f"task '{record.id}' is in bank '{self.bank.name}' with the same definition but another "
-                f"{' and '.join(other)}; unlearn it before learning it again, or use another bank"
-            )
 
 
 def _signature(owner: LockOwner) -> JsonObject:
