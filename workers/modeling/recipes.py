@@ -24,6 +24,24 @@ class Recipe(TypedDict):
     evaluation: NotRequired[dict[str, Any]]
 
 
+_AS_PUBLISHED: dict[str, Any] = {
+    "epochs": 20,
+    "batch_size": 48,
+    "learning_rate": 0.025,
+    "minimum_learning_rate": 1e-8,
+    "momentum": 0.9,
+    "l1": 5e-4,
+}
+"""The optimiser of the published code, which every recipe starts from."""
+
+_LOCAL: dict[str, Any] = {
+    **_AS_PUBLISHED,
+    "objective": "local",
+    "l1_mode": "proximal",
+    "l1_parts": ["weights"],
+    "initial_scale": 10.0,
+}
+
 RECIPES: dict[str, Recipe] = {
     "tosca": {
         "description": (
@@ -32,13 +50,8 @@ RECIPES: dict[str, Recipe] = {
         ),
         "luca": {"flow": "tosca", "ratio": 16},
         "learning": {
+            **_AS_PUBLISHED,
             "objective": "unified",
-            "epochs": 20,
-            "batch_size": 48,
-            "learning_rate": 0.025,
-            "minimum_learning_rate": 1e-8,
-            "momentum": 0.9,
-            "l1": 5e-4,
             "l1_mode": "subgradient",
             "l1_parts": ["weights", "biases", "norm"],
         },
@@ -50,18 +63,7 @@ RECIPES: dict[str, Recipe] = {
             "with scale 10, proximal L1 on the weights; features whitened by the first task."
         ),
         "luca": {"flow": "tosca", "ratio": 16},
-        "learning": {
-            "objective": "local",
-            "epochs": 20,
-            "batch_size": 48,
-            "learning_rate": 0.025,
-            "minimum_learning_rate": 1e-8,
-            "momentum": 0.9,
-            "l1": 5e-4,
-            "l1_mode": "proximal",
-            "l1_parts": ["weights"],
-            "initial_scale": 10.0,
-        },
+        "learning": _LOCAL,
         "whitening": "first_task",
     },
     "local_sparse": {
@@ -70,18 +72,7 @@ RECIPES: dict[str, Recipe] = {
             "same accuracy where features are whitened."
         ),
         "luca": {"flow": "tosca", "ratio": 16},
-        "learning": {
-            "objective": "local",
-            "epochs": 20,
-            "batch_size": 48,
-            "learning_rate": 0.025,
-            "minimum_learning_rate": 1e-8,
-            "momentum": 0.9,
-            "l1": 5e-3,
-            "l1_mode": "proximal",
-            "l1_parts": ["weights"],
-            "initial_scale": 10.0,
-        },
+        "learning": {**_LOCAL, "l1": 5e-3},
         "whitening": "first_task",
     },
     "refined": {
@@ -90,18 +81,7 @@ RECIPES: dict[str, Recipe] = {
             "classifiers pooled, 2,000 random features, modules refining between the classes of a task."
         ),
         "luca": {"flow": "tosca", "ratio": 16},
-        "learning": {
-            "objective": "local",
-            "epochs": 20,
-            "batch_size": 48,
-            "learning_rate": 0.025,
-            "minimum_learning_rate": 1e-8,
-            "momentum": 0.9,
-            "l1": 5e-4,
-            "l1_mode": "proximal",
-            "l1_parts": ["weights"],
-            "initial_scale": 10.0,
-        },
+        "learning": _LOCAL,
         "whitening": "first_task",
         "evaluation": {
             "routers": ["lda_ridge", "lda", "entropy", "batch_entropy", "oracle"],
