@@ -19,7 +19,7 @@ from pipelines.unlearned import difference, refuse_unlearned, task_ids
 from workers.errors import BankError, SettingsError
 from workers.storage.bank import Bank, BankVersion
 from workers.storage.bank_changes import changes, sentences
-from workers.storage.bank_manifest import plain
+from workers.storage.bank_json import plain
 from workers.storage.filesystem import Storage
 
 

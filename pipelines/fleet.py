@@ -12,11 +12,11 @@ from pipelines.cluster import (
     CapacityWatch,
     ClusterSettings,
     RayHandle,
+    RolePlan,
     check_shared_storage,
     plan_actors,
     wait_for_resources,
 )
-from pipelines.cluster.placement import RolePlan
 from workers.modeling.backbone import BackboneSettings
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.learning_settings import LearningSettings

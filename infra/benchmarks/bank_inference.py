@@ -96,9 +96,9 @@ def _made_bank(width: int, tasks: int) -> tuple[Any, Any]:
     import numpy as np
     import torch
 
+    from workers.modeling.bank_tensors import BankTensors, TaskModule
     from workers.modeling.luca import init_parameters
     from workers.modeling.luca_settings import LucaSettings
-    from workers.modeling.predictor import BankTensors, TaskModule
     from workers.modeling.statistics import TaskStatistics
 
     generator = torch.Generator().manual_seed(0)

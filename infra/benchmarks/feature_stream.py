@@ -133,12 +133,11 @@ def learn(
     """
     import torch
 
-    from workers.modeling.bank_tensors import BankTensors
+    from workers.modeling.bank_tensors import BankTensors, TaskModule
     from workers.modeling.heads import UnifiedHead
     from workers.modeling.learner import learn_local, learn_unified
     from workers.modeling.learning_settings import LearningSettings
     from workers.modeling.luca_settings import LucaSettings
-    from workers.modeling.predictor import TaskModule
     from workers.modeling.projection import ProjectionSpec, RandomProjection
     from workers.modeling.recipes import RECIPES
     from workers.modeling.statistics import TaskStatistics
@@ -211,7 +210,8 @@ def accuracies(
     import torch
 
     from workers.modeling.evaluation_settings import EvaluationSettings
-    from workers.modeling.predictor import Predictor, module_scores
+    from workers.modeling.predictor import Predictor
+    from workers.modeling.scoring import module_scores
 
     rows = stream.select(split)
     features = torch.from_numpy(stream.views[0][rows])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from workers.errors import DataError
-from workers.modeling.bank_tensors import BankTensors, TaskModule
+from workers.modeling.bank_tensors import BankTensors
 from workers.modeling.combining import (
     Combined,
     Routing,
@@ -29,9 +29,7 @@ from workers.modeling.entropies import local_entropies, unified_entropies
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.router_settings import Combination
 from workers.modeling.routers import Router, RouterInput
-from workers.modeling.scoring import ModuleScorer, module_scores
-
-__all__ = ["BankTensors", "Predictions", "Predictor", "TaskModule", "module_scores"]
+from workers.modeling.scoring import ModuleScorer
 
 _CHUNK_ROWS = 512
 _CHUNK_ELEMENTS = 2**21

@@ -24,7 +24,6 @@ from workers.storage.bank_json import (
     sha256,
     unseal,
 )
-from workers.storage.bank_json import plain as plain
 
 FORMAT = "luca-bank"
 FORMAT_VERSION = 1

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 import workers.modeling.predictor as predictor_module
 from tests.workers.modeling.banks import WIDTH, bank, samples
 from workers.errors import BankError, DataError
+from workers.modeling.bank_tensors import BankTensors, TaskModule
 from workers.modeling.combining import REFINE_SHARE, Routing, combine_local
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.luca import PARAMETER_NAMES
-from workers.modeling.predictor import BankTensors, Predictor, TaskModule, module_scores
+from workers.modeling.predictor import Predictor
 from workers.modeling.router_settings import Combination
+from workers.modeling.scoring import module_scores
 from workers.modeling.whitening import Whitening
 
 FIXTURE = Path(__file__).parents[2] / "parity" / "fixtures" / "stream.npz"
