@@ -22,7 +22,7 @@ from orchestrator.tracking import (
     TaskLearned,
     VersionCommitted,
 )
-from pipelines.actors import Loop, fetch
+from pipelines.actors import Loop, fetch, value_of
 from pipelines.evaluation import EvaluationFlow, EvaluationPlan
 from pipelines.extraction import FeatureFlow
 from pipelines.learning import LearningFlow, LearningPlan
@@ -93,7 +93,8 @@ class Driver:
             LucaError: one clear sentence; what was committed stays, nothing is half-written.
         """
         started = time.perf_counter()
-        origin = self._origin_of(self._fleet.shards[0])
+        asked = self._fleet.shards[0].origin.remote()
+        origin: FeatureOrigin = value_of(asked, self._loop, self._turn)
         for note in origin.notes:
             self._tracker.notify(note)
         self._seconds["actors and backbone"] = time.perf_counter() - started
@@ -229,13 +230,6 @@ class Driver:
         """What a trainer reads: training samples in all views, and validation samples."""
         train = self._features.keys(self._prepared.tasks[index].task.train, views=True)
         return train + self._keys(index, "validation")
-
-    def _origin_of(self, shard: Any) -> FeatureOrigin:
-        found: list[FeatureOrigin] = []
-        self._loop.watch(shard.origin.remote(), found.append)
-        while not found:
-            self._turn()
-        return found[0]
 
     # -- before anything is learned --------------------------------------------------------------------------
 

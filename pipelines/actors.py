@@ -62,6 +62,24 @@ class Loop:
         return bool(ready)
 
 
+def value_of(reference: Any, loop: Loop, turn: Callable[[], object]) -> Any:
+    """What ``reference`` becomes, while the rest goes on.
+
+    Args:
+        reference: a call's first return.
+        loop: what shall watch it.
+        turn: turns the loop, and looks at whatever could make that wait for ever.
+
+    Raises:
+        LucaError: what an actor raised, or ``turn``.
+    """
+    found: list[Any] = []
+    loop.watch(reference, found.append)
+    while not found:
+        turn()
+    return found[0]
+
+
 def fetch(reference: Any) -> Any:
     """``ray.get`` with errors as the actor raised them.
 

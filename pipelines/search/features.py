@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipelines.actors import ActorPool, Loop
+from pipelines.actors import ActorPool, Loop, value_of
 from pipelines.cluster import (
     Bundle,
     CapacityWatch,
@@ -110,19 +110,24 @@ def extract_features(
     timeout = source.cluster.wait_for_resources_seconds
     waited = wait_for_resources(bundles, timeout=timeout, notify=notify)
     watch = CapacityWatch(bundles, timeout=timeout, notify=notify, asked=waited)
-    shards: list[Any] = []
+    loop, shards = Loop(), list[Any]()
+
+    def turn() -> None:
+        loop.turn()
+        watch.check()
+
     try:
         if waited:
             check_shared_storage(source.uri)
         shards.append(_start_shard(source, plan))
-        origin = _origin_of(shards[0], watch)
+        origin: FeatureOrigin = value_of(shards[0].origin.remote(), loop, turn)
         for note in origin.notes:
             notify(note)
         total = _missing_images(source, origin.key)
         if total or verify:
             shards += [_start_shard(source, plan) for _ in range(role.count - 1)]
-        look = _Round(source, origin.key, total, watch=watch, notify=notify, progress=progress)
-        return look.run(shards, verify=verify)
+        look = _Round(source, origin.key, total, notify=notify, progress=progress)
+        return look.run(ActorPool(loop, shards), turn, verify=verify)
     finally:
         import ray as ray_module
 
@@ -140,19 +145,18 @@ class _Round:
         key: str,
         total: int,
         *,
-        watch: CapacityWatch,
         notify: Callable[[str], None],
         progress: Callable[[int, int], None],
     ) -> None:
         self._source, self._key, self._total = source, key, total
-        self._watch = watch
         self._notify, self._progress = notify, progress
         self._images = self._computed = 0
 
-    def run(self, shards: Sequence[Any], *, verify: bool) -> ReadyFeatures:
-        """Extract what is missing; with ``verify`` shards look at cached parts as well."""
-        loop = Loop()
-        pool = ActorPool(loop, shards)
+    def run(self, pool: ActorPool, turn: Callable[[], None], *, verify: bool) -> ReadyFeatures:
+        """Extract what is missing; with ``verify`` shards look at cached parts as well.
+
+        ``turn`` turns the pool's loop.
+        """
         settings = self._source.features
         for stream, plan in self._source.streams:
             flow = FeatureFlow(
@@ -169,8 +173,7 @@ class _Round:
             ready: list[None] = []
             (flow.again if verify else flow.need)(0, pairs, partial(ready.append, None))
             while not ready:
-                loop.turn()
-                self._watch.check()
+                turn()
         return ReadyFeatures(self._key, self._images, self._computed)
 
     def _extracted(self, task: int, rows: int, result: PartResult) -> None:  # noqa: ARG002
@@ -180,16 +183,6 @@ class _Round:
         self._images += result.images
         if result.images:
             self._progress(self._images, max(self._total, self._images))
-
-
-def _origin_of(shard: Any, watch: CapacityWatch) -> FeatureOrigin:
-    loop = Loop()
-    found: list[FeatureOrigin] = []
-    loop.watch(shard.origin.remote(), found.append)
-    while not found:
-        loop.turn()
-        watch.check()
-    return found[0]
 
 
 def _start_shard(source: FeatureSource, plan: Any) -> Any:

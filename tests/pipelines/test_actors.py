@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pipelines.actors import ActorPool, fetch
+from pipelines.actors import ActorPool, fetch, value_of
 from workers.errors import ClusterError, LucaError, StorageError
 
 
@@ -111,3 +111,25 @@ def test_a_failed_call_makes_room_and_is_taken_care_of_or_not() -> None:
     assert loop.pending.pop("second on actor 0")[1](error) is False
     submit(pooled, "third", done)
     assert list(loop.pending) == ["third on actor 0"]
+
+
+def test_one_value_is_waited_for_while_the_rest_goes_on() -> None:
+    loop = Waiting()
+    answers = iter([("rest", "other"), ("asked", "mine")])
+    done: list[str] = []
+    loop.watch("rest", done.append)
+
+    def turn() -> None:
+        reference, value = next(answers)
+        loop.pending.pop(reference)[0](value)
+
+    assert value_of("asked", cast(Any, loop), turn) == "mine"
+    assert done == ["other"]
+
+
+def test_waiting_for_a_value_ends_with_what_the_turn_raises() -> None:
+    def turn() -> None:
+        raise ClusterError("no room")
+
+    with pytest.raises(ClusterError, match="no room"):
+        value_of("asked", cast(Any, Waiting()), turn)
