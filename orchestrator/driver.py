@@ -85,6 +85,8 @@ class Driver:
         self._infos: dict[int, Mapping[str, Any]] = {}
         self._admitted = self._committed = prepared.learned
         self._evaluated: set[int] = set()
+        # Every version is judged on all tasks so far; what is read for each is worked out once.
+        self._validation: list[tuple[TestPart, list[tuple[int, PartKey]]]] = []
 
     def run(self) -> Outcome:
         """Learn and score every task of the stream.
@@ -402,9 +404,11 @@ class Driver:
         if not self._gate.active:
             self._finish(index, version, scored, None)
             return
-        parts = [self._test_part(i, "validation") for i in range(index + 1)]
-        parts = [part for part in parts if len(part.rows)]
-        if not parts:
+        for i in range(len(self._validation), index + 1):
+            pairs = self._keys(i, "validation")
+            self._validation.append((self._test_part(i, "validation"), pairs))
+        known = [(part, pairs) for part, pairs in self._validation[: index + 1] if len(part.rows)]
+        if not known:
             text = f"version {version.version} was not judged: its tasks have no validation samples"
             self._tracker.handle(Notice("warning", text))
             self._finish(index, version, scored, None)
@@ -412,8 +416,8 @@ class Driver:
         self._evaluation.score(
             index,
             version.version,
-            parts,
-            [pair for part in parts for pair in self._keys(part.task, "validation")],
+            [part for part, _ in known],
+            [pair for _, pairs in known for pair in pairs],
             self._experiment.scoring.routers[:1],
             lambda validated: self._finish(index, version, scored, validated),
         )
