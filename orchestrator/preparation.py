@@ -92,7 +92,7 @@ def prepare(experiment: Experiment) -> Prepared:
         ClusterError: this is a Ray job, and the storage would be lost with it.
         StorageError: the storage cannot be written.
         DataError: the samples do not make the stream.
-        SettingsError: augmented views are asked of ready features.
+        SettingsError: augmented views are asked of ready features, or they are too narrow for a module.
         BankError: the bank holds other tasks, or the same learned otherwise.
     """
     check_job_storage(experiment.storage)
@@ -106,6 +106,8 @@ def prepare(experiment: Experiment) -> Prepared:
             f"features.views={experiment.features.views} needs pictures, and the source gives ready features: set "
             "features.views=0"
         )
+    if stream.feature_width is not None:
+        experiment.luca.ranks(stream.feature_width)
     tasks = _prepare_tasks(stream)
     bank = Bank.open_or_create(storage, experiment.bank_name)
     latest = bank.latest()

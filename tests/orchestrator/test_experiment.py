@@ -165,6 +165,27 @@ def test_a_value_of_another_type_is_refused_and_never_converted(override: str, w
     assert "more after this one" not in message or "class_order" in message
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("evaluation.router_options.lda.shrinkage=-1", "greater than or equal to 0"),
+        ("evaluation.router_options.lda_ridge.lda.shrinkage=3.5", "less than or equal to 1"),
+        ("evaluation.router_options.batch_entropy_shuffled.seed=4294967296", "less than"),
+        ("evaluation.baseline_options.ranpac.random_features=3000000", "100000"),
+        ("learning.epochs=10000000000", "1000000"),
+        ("luca.adapter_rank=3000000000", "65536"),
+        ("learning.learning_rate=1e300", "numbers go up to 1e+30"),
+        ("learning.l1=-1e300", "greater than or equal to 0"),
+        ("evaluation.router_options.lda.temperature=1e-300", "go down to 1e-30"),
+        (f"learning.batch_size={10**26}", "whole numbers go up to 9007199254740992"),
+    ],
+)
+def test_a_number_that_cannot_be_calculated_with_is_refused(override: str, words: str) -> None:
+    message = refusal("demo", override)
+    assert words in message
+    assert f"demo: {override.partition('=')[0]}: " in message
+
+
 def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return [leaf for key, item in value.items() for leaf in _leaves(item, f"{path}.{key}")]
@@ -184,6 +205,20 @@ def test_no_field_takes_a_boolean_for_a_number_or_text_for_either(wrong: object)
             continue
         try:
             load_experiment("demo", [f"{path}={json.dumps(wrong)}"])
+        except SettingsError:
+            continue
+        taken.append(path)
+    assert taken == []
+
+
+@pytest.mark.parametrize("huge", [10**31, 1e300, -(10**31), -1e300])
+def test_no_field_takes_a_number_beyond_all_tensors(huge: float) -> None:
+    taken = []
+    for path, value in EVERY_FIELD:
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            continue
+        try:
+            load_experiment("demo", [f"{path}={huge}"])
         except SettingsError:
             continue
         taken.append(path)

@@ -13,7 +13,7 @@ from tests.helpers import features_experiment, write_features
 from tests.orchestrator import in_process
 from tests.orchestrator.in_process import Events, InProcess
 from tests.workers.storage.bank_cases import quick_disk  # noqa: F401
-from workers.errors import BankError, ClusterError
+from workers.errors import BankError, ClusterError, SettingsError
 
 
 def test_actors_are_told_absolute_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,3 +49,11 @@ def test_features_of_another_width_than_the_banks_are_refused_by_both_widths(
     with pytest.raises(BankError, match="features of 16 numbers, and this source gives 24"):
         prepare_evaluation(experiment, "latest")
     assert done.prepared.bank.latest() == done.outcome.version
+
+
+def test_features_too_narrow_for_a_bottleneck_are_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(SettingsError, match="leaves no bottleneck for features of width 16"):
+        prepare(features_experiment(tmp_path, luca={"ratio": 17}))
+    assert not list((tmp_path / "storage").glob("banks/*"))

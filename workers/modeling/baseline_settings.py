@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from workers.modeling.router_settings import MOST_RANDOM_FEATURES
 from workers.settings import Settings
 
 Cadence = Literal["every_task", "final"]
@@ -42,7 +43,9 @@ class RanPacSettings(BaselineSettings):
     """Settings of `RanPac`."""
 
     random_features: PositiveInt = Field(
-        2000, description="Number of random ReLU features; the published size is 10,000."
+        2000,
+        le=MOST_RANDOM_FEATURES,
+        description="Number of random ReLU features; the published size is 10,000.",
     )
     penalty: Literal["gcv"] | PositiveFloat = Field(
         "gcv",

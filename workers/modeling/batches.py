@@ -202,9 +202,9 @@ class BatchPlan:
         self, tasks: Sequence[TaskFeatures], batch_size: int, *, rank: int = 0, world: int = 1
     ) -> None:
         self._tasks = tasks
-        self._batch_size = batch_size
-        self._rank, self._world = rank, world
         self._length = tasks[0].length
+        self._batch_size = batch_size = min(batch_size, max(1, self._length))
+        self._rank, self._world = rank, world
         starts = range(0, self._length, batch_size)
         self.sizes = [min(batch_size, self._length - start) for start in starts]
         self.steps = len(self.sizes)

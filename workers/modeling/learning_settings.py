@@ -19,7 +19,9 @@ class LearningSettings(Settings):
         default="local",
         description="local: own classes only, tasks independent; unified: one head over all classes.",
     )
-    epochs: PositiveInt = Field(default=20, description="Passes over a task's samples.")
+    epochs: PositiveInt = Field(
+        default=20, le=1_000_000, description="Passes over a task's samples."
+    )
     batch_size: PositiveInt = Field(default=48, description="Samples of one step, over all ranks.")
     learning_rate: PositiveFloat = Field(default=0.025, description="Rate of the first epoch.")
     minimum_learning_rate: NonNegativeFloat = Field(

@@ -12,6 +12,9 @@ from workers.settings import Settings
 Flow = Literal["tosca", "tosca_r", "adapter", "calibrator"]
 Part = Literal["weights", "biases", "norm"]
 
+MOST_RANK = 65_536
+"""Far beyond every backbone's width, where a bottleneck is none any more."""
+
 
 class LucaSettings(Settings):
     """Shape of a LuCA module."""
@@ -21,10 +24,14 @@ class LucaSettings(Settings):
         default=16, description="Feature width over bottleneck width, where no rank is given."
     )
     adapter_rank: PositiveInt | None = Field(
-        default=None, description="Bottleneck width of the adapter; none: width // ratio."
+        default=None,
+        le=MOST_RANK,
+        description="Bottleneck width of the adapter; none: width // ratio.",
     )
     calibrator_rank: PositiveInt | None = Field(
-        default=None, description="Bottleneck width of the calibrator; none: width // ratio."
+        default=None,
+        le=MOST_RANK,
+        description="Bottleneck width of the calibrator; none: width // ratio.",
     )
 
     def ranks(self, width: int) -> tuple[int, int]:

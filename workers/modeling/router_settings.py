@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -12,6 +12,9 @@ Combination = Literal["hard", "joint", "product", "refine"]
 """How a router's belief and the modules' are joined; combining.py has the formulas."""
 
 Prior = Literal["uniform", "counts"]
+
+MOST_RANDOM_FEATURES = 100_000
+"""Their Gram matrix is square: 80 GB at this many."""
 
 
 class RouterSettings(Settings):
@@ -29,7 +32,7 @@ class RouterSettings(Settings):
 class LdaRouterSettings(RouterSettings):
     """Settings of `LdaRouter`."""
 
-    shrinkage: Literal["oas"] | float = Field(
+    shrinkage: Literal["oas"] | Annotated[float, Field(ge=0, le=1)] = Field(
         "oas",
         description="Weight of the identity in the covariance: closed form, or fixed in [0, 1].",
     )
@@ -51,6 +54,7 @@ class RidgeRouterSettings(RouterSettings):
 
     random_features: NonNegativeInt = Field(
         0,
+        le=MOST_RANDOM_FEATURES,
         description=(
             "Number of random ReLU features (2000, 5000, 8000, ...); 0 regresses on the features "
             "themselves. Collected while tasks are learned; costs 4 x its square bytes a task."
@@ -111,7 +115,7 @@ class BatchEntropyRouterSettings(RouterSettings):
 class ShuffledBatchEntropyRouterSettings(BatchEntropyRouterSettings):
     """Settings of `ShuffledBatchEntropyRouter`."""
 
-    seed: int = Field(0, ge=0, description="Seed of the permutation of the test set.")
+    seed: int = Field(0, ge=0, lt=2**31, description="Seed of the permutation of the test set.")
 
 
 class OracleRouterSettings(RouterSettings):

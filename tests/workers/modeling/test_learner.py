@@ -54,6 +54,11 @@ def plain_loop(features, labels, orders, module, head, scale, learning):
     return {name: leaf.detach() for name, leaf in leaves.items()}, head.detach(), losses
 
 
+def test_a_batch_larger_than_a_task_is_the_whole_task():
+    whole = learn(learning=settings(batch_size=40))
+    assert_same_bits(learn(learning=settings(batch_size=2**53)), whole)
+
+
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 2e-4), (torch.float64, 1e-9)])
 def test_learning_equals_a_plain_autograd_loop(dtype, rtol):
     features, labels = clusters(samples=50)
