@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import results
 from orchestrator.gate import Gate
+from orchestrator.task_inputs import TaskInputs
 from orchestrator.tracking import (
     Notice,
     PartExtracted,
@@ -27,8 +28,8 @@ from pipelines.evaluation import EvaluationFlow, EvaluationPlan
 from pipelines.extraction import FeatureFlow
 from pipelines.learning import LearningFlow, LearningPlan
 from workers.errors import DataError
-from workers.learned import Committed, LearnInfo, LearnRequest, TaskHeader
-from workers.scored import Scored, TestPart, TrainPart
+from workers.learned import Committed, LearnInfo
+from workers.scored import Scored
 from workers.storage.features import FeatureCache
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from pipelines.fleet import Fleet
     from workers.data_shard import FeatureOrigin
     from workers.extraction import PartResult
-    from workers.feature_rows import FeatureRows
-    from workers.storage.features import PartKey
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,6 @@ class Driver:
         self._infos: dict[int, Mapping[str, Any]] = {}
         self._admitted = self._committed = prepared.learned
         self._evaluated: set[int] = set()
-        # Every version is judged on all tasks so far; what is read for each is worked out once.
-        self._validation: list[tuple[TestPart, list[tuple[int, PartKey]]]] = []
 
     def run(self) -> Outcome:
         """Learn and score every task of the stream.
@@ -102,6 +99,7 @@ class Driver:
         self._seconds["actors and backbone"] = time.perf_counter() - started
         self._origin = origin
         self._features = self._feature_flow()
+        self._inputs = TaskInputs(self._prepared, self._features, backbone=origin.key)
         registry = self._fleet.registry(origin.info)
         # Opening the bank takes a process's start; a refusal is raised wherever the loop turns next.
         self._loop.watch(registry.open.remote(), self._on_opened)
@@ -156,9 +154,9 @@ class Driver:
         p, e = self._prepared, self._experiment
         shared = p.head.shared if p.head is not None else {}
         plan = LearningPlan(
-            requests=self._learn_request,
-            headers=self._header,
-            keys=self._learning_keys,
+            requests=self._inputs.learn_request,
+            headers=self._inputs.header,
+            keys=self._inputs.learning_keys,
             first=p.learned,
             unified=e.learning.objective == "unified",
             whiten=e.whitening == "first_task",
@@ -179,59 +177,13 @@ class Driver:
         settings = self._experiment.scoring
         plan = EvaluationPlan(
             tested=lambda i: len(self._prepared.tasks[i].task.test) > 0,
-            tests=lambda i: self._test_part(i, "test"),
-            trains=lambda i: TrainPart(
-                self._rows(i, "train"), self._prepared.tasks[i].task.classes
-            ),
-            keys=lambda i: (
-                self._keys(i, "test") + (self._keys(i, "train") if settings.baselines else [])
-            ),
+            tests=self._inputs.test_part,
+            trains=self._inputs.train_part,
+            keys=self._inputs.scoring_keys,
             routers=settings.reported_routers,
             baselines=bool(settings.baselines),
         )
         return EvaluationFlow(plan, self._loop, self._fleet, self._features)
-
-    def _learn_request(self, index: int) -> LearnRequest:
-        e, prepared = self._experiment, self._prepared.tasks[index]
-        return LearnRequest(
-            task=prepared.task.name,
-            rows=self._rows(index, "train"),
-            validation=self._rows(index, "validation") if len(prepared.task.validation) else None,
-            classes=prepared.task.classes,
-            new_classes=prepared.new_classes,
-            views=e.features.views,
-            seed=e.seed,
-            luca=e.luca,
-            learning=e.learning,
-            evaluation=e.evaluation,
-        )
-
-    def _header(self, index: int, info: Mapping[str, Any]) -> TaskHeader:
-        prepared = self._prepared.tasks[index]
-        return TaskHeader(
-            id=prepared.id,
-            name=prepared.task.name,
-            domain=prepared.task.domain,
-            classes=tuple(self._prepared.stream.classes[c] for c in prepared.task.classes),
-            definition=prepared.definition.to_json(),
-            info=info,
-        )
-
-    def _rows(self, index: int, split: str) -> FeatureRows:
-        rows = getattr(self._prepared.tasks[index].task, split)
-        return self._prepared.plan.rows(rows, self._origin.key)
-
-    def _test_part(self, index: int, split: str) -> TestPart:
-        return TestPart(index, self._rows(index, split))
-
-    def _keys(self, index: int, split: str) -> list[tuple[int, PartKey]]:
-        rows = getattr(self._prepared.tasks[index].task, split)
-        return self._features.keys(rows, views=False)
-
-    def _learning_keys(self, index: int) -> list[tuple[int, PartKey]]:
-        """What a trainer reads: training samples in all views, and validation samples."""
-        train = self._features.keys(self._prepared.tasks[index].task.train, views=True)
-        return train + self._keys(index, "validation")
 
     # -- before anything is learned --------------------------------------------------------------------------
 
@@ -305,8 +257,8 @@ class Driver:
     def _start(self, index: int) -> None:
         learning = self._learning
         assert learning is not None
-        self._features.need(index, self._learning_keys(index), lambda: learning.learn(index))
-        self._features.need(index, self._keys(index, "test"), lambda: None)
+        self._features.need(index, self._inputs.learning_keys(index), lambda: learning.learn(index))
+        self._features.need(index, self._inputs.keys(index, "test"), lambda: None)
 
     def _resume(self, index: int) -> None:
         """A task that the bank has: its module is there, and its predictions may be."""
@@ -404,10 +356,7 @@ class Driver:
         if not self._gate.active:
             self._finish(index, version, scored, None)
             return
-        for i in range(len(self._validation), index + 1):
-            pairs = self._keys(i, "validation")
-            self._validation.append((self._test_part(i, "validation"), pairs))
-        known = [(part, pairs) for part, pairs in self._validation[: index + 1] if len(part.rows)]
+        known = self._inputs.validation(index)
         if not known:
             text = f"version {version.version} was not judged: its tasks have no validation samples"
             self._tracker.handle(Notice("warning", text))

@@ -60,12 +60,10 @@ class ReadyFeatures:
     Attributes:
         key: the backbone's cache key.
         images: images that went through the backbone now.
-        computed: parts that were extracted now.
     """
 
     key: str
     images: int = 0
-    computed: int = 0
 
 
 def cached_features(source: FeatureSource, key: str | None) -> ReadyFeatures | None:
@@ -150,7 +148,7 @@ class _Round:
     ) -> None:
         self._source, self._key, self._total = source, key, total
         self._notify, self._progress = notify, progress
-        self._images = self._computed = 0
+        self._images = 0
 
     def run(self, pool: ActorPool, turn: Callable[[], None], *, verify: bool) -> ReadyFeatures:
         """Extract what is missing; with ``verify`` shards look at cached parts as well.
@@ -174,12 +172,11 @@ class _Round:
             (flow.again if verify else flow.need)(0, pairs, partial(ready.append, None))
             while not ready:
                 turn()
-        return ReadyFeatures(self._key, self._images, self._computed)
+        return ReadyFeatures(self._key, self._images)
 
     def _extracted(self, task: int, rows: int, result: PartResult) -> None:  # noqa: ARG002
         for note in (*result.notes, *result.skipped):
             self._notify(note)
-        self._computed += not result.cached
         self._images += result.images
         if result.images:
             self._progress(self._images, max(self._total, self._images))
