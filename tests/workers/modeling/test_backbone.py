@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -251,27 +253,38 @@ def test_a_backbone_without_cls_token_is_refused_before_its_weights_are_fetched(
     refused(r"has no \[CLS\] token .* such as vit_base_patch16_224", name=name, weights=weights)
 
 
-def test_an_unreachable_hub_is_said_quickly_with_both_ways_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_an_unreachable_hub_is_said_with_both_ways_out_before_its_client_retries(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    timm = import_timm()
+    create = timm.create_model
+
+    def without_client(*arguments: Any, pretrained: bool, **options: Any) -> Any:
+        assert not pretrained, "asked the hub's client"
+        return create(*arguments, pretrained=pretrained, **options)
+
+    monkeypatch.setattr(timm, "create_model", without_client)
     monkeypatch.setattr(hub, "_cached_file", lambda cfg: None)
     monkeypatch.setattr(hub, "_source_host", lambda cfg: ("hub.invalid", 443))
-    started = time.monotonic()
     refused(
         r"hub cannot be reached .* backbone\.weights=PATH .* where the hub is reachable",
         name="vit_tiny_patch16_224",
     )
-    assert time.monotonic() - started < 20
 
 
 def test_a_name_server_that_never_answers_does_not_hold_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hub, "PROBE_SECONDS", 0.2)
-    monkeypatch.setattr(hub.socket, "create_connection", lambda *a, **k: time.sleep(30))
-    started = time.monotonic()
-    assert not hub._reachable(("hub.invalid", 443))
-    assert time.monotonic() - started < 5
+    answer = threading.Event()
+
+    def connect(*_: object, timeout: float) -> socket.socket:
+        answer.wait()
+        return socket.socket()
+
+    monkeypatch.setattr(hub.socket, "create_connection", connect)
+    assert not hub._reachable(("hub.invalid", 443))  # waiting for the answer, it would never return
+    answer.set()
 
 
 def test_weights_in_the_hub_cache_need_no_network(
