@@ -17,7 +17,7 @@ from workers.errors import ClusterError, LucaError
 
 if TYPE_CHECKING:
     from pipelines.cluster import ActorPlan
-    from workers.modeling.learner import Execution, LearnedTask, LearnJob
+    from workers.modeling.learner import Execution
 
 Result = TypeVar("Result")
 
@@ -41,29 +41,6 @@ class Group:
     threads: int = 1
     retries: int = 1
     environment: Mapping[str, str] | None = None
-
-
-def learn_data_parallel(make_job: Callable[[], LearnJob], group: Group) -> LearnedTask:
-    """Learn one task on several workers.
-
-    Args:
-        make_job: called on every worker to open the task's features there; must be picklable.
-        group: the workers.
-
-    Returns:
-        What ``learn_many([make_job()])`` gives on one trainer, up to round-off.
-
-    Raises:
-        LucaError: what the learner itself raised.
-        ClusterError: the workers could not be started or were lost too often.
-    """
-
-    def learn(execution: Execution) -> LearnedTask:
-        from workers.modeling.learner import learn_many
-
-        return learn_many([make_job()], execution=execution)[0]
-
-    return run_together(learn, group)
 
 
 def run_together(work: Callable[[Execution], Result], group: Group) -> Result:

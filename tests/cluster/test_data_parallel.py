@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from pipelines.cluster import ClusterSettings, RayHandle, join_ray
-from pipelines.data_parallel import Group, learn_data_parallel
+from pipelines.data_parallel import Group, run_together
 from tests.cluster.conftest import STORE
 from workers.errors import SettingsError
-from workers.modeling.learner import LearnJob, learn_many
+from workers.modeling.learner import Execution, LearnedTask, LearnJob, learn_many
 from workers.modeling.learning_settings import LearningSettings
 from workers.modeling.luca_settings import LucaSettings
 
@@ -42,6 +42,13 @@ def make_job(**learning: Any) -> Callable[[], LearnJob]:
     return make
 
 
+def learn_together(make: Callable[[], LearnJob], group: Group) -> LearnedTask:
+    def learn(execution: Execution) -> LearnedTask:
+        return learn_many([make()], execution=execution)[0]
+
+    return run_together(learn, group)
+
+
 @pytest.fixture(scope="module")
 def handle() -> Iterator[RayHandle]:
     with join_ray(ClusterSettings(address="local", cpus=4, object_store_memory=STORE)) as joined:
@@ -50,7 +57,7 @@ def handle() -> Iterator[RayHandle]:
 
 def test_two_workers_learn_what_one_trainer_learns(handle: RayHandle) -> None:
     alone = learn_many([make_job()()])[0]
-    together = learn_data_parallel(make_job(), Group(workers=2))
+    together = learn_together(make_job(), Group(workers=2))
     assert together.steps == alone.steps == 12
     for name, value in alone.module.items():
         torch.testing.assert_close(together.module[name], value, rtol=1e-4, atol=1e-6)
@@ -60,4 +67,4 @@ def test_two_workers_learn_what_one_trainer_learns(handle: RayHandle) -> None:
 
 def test_the_learners_own_sentence_comes_back(handle: RayHandle) -> None:
     with pytest.raises(SettingsError, match="diverged"):
-        learn_data_parallel(make_job(learning_rate=1e30, l1=0.0), Group(workers=2, retries=0))
+        learn_together(make_job(learning_rate=1e30, l1=0.0), Group(workers=2, retries=0))
