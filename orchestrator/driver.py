@@ -230,8 +230,9 @@ class Driver:
     # -- the walk --------------------------------------------------------------------------------------------
 
     def _walk(self) -> None:
+        scored = results.prediction_keys(self._prepared.run_dir)
         for index in range(self._prepared.learned):
-            self._resume(index)
+            self._resume(index, scored.get(index))
         self._progress("learning")
         while len(self._evaluated) < self._count or len(self._loop):
             self._admit()
@@ -260,8 +261,8 @@ class Driver:
         self._features.need(index, self._inputs.learning_keys(index), lambda: learning.learn(index))
         self._features.need(index, self._inputs.keys(index, "test"), lambda: None)
 
-    def _resume(self, index: int) -> None:
-        """A task that the bank has: its module is there, and its predictions may be."""
+    def _resume(self, index: int, scored: str | None) -> None:
+        """A task that the bank has: its module is there, and its predictions, made from ``scored``, may be."""
         head = self._prepared.head
         assert head is not None
         record = head.tasks[index]
@@ -279,9 +280,7 @@ class Driver:
             )
         )
         version = self._prepared.versions.get(index + 1)
-        if version is None or results.has_chunk(
-            self._prepared.run_dir, index, self._prepared.predictions_key(index, version.digest)
-        ):
+        if version is None or scored == self._prepared.predictions_key(index, version.digest):
             self._evaluated.add(index)
             return
         self._evaluate(index, Committed(version.version, version.digest, index + 1))

@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import NoneType
 from typing import Any
 
@@ -53,10 +54,10 @@ __all__ = [
     "consolidate_predictions",
     "count",
     "forgetting_by_task",
-    "has_chunk",
     "method_names",
     "metric_table",
     "metrics_from_predictions",
+    "prediction_keys",
     "read_metrics",
     "read_predictions",
     "read_summary",
@@ -171,7 +172,7 @@ def write_chunk(
         run_dir: the run's folder (or URI).
         after_task: the last task learned.
         rows: its predictions.
-        key: says what the predictions were made from, for :func:`has_chunk`; a digest, say.
+        key: says what the predictions were made from, for :func:`prediction_keys`; a digest, say.
 
     Returns:
         The file's path relative to the run's folder.
@@ -189,17 +190,20 @@ def write_chunk(
     return path
 
 
-def has_chunk(run_dir: RunDir, after_task: int, key: str = "") -> bool:
-    """Whether the predictions after a task are there, and were made from what ``key`` says.
+def prediction_keys(run_dir: RunDir) -> dict[int, str]:
+    """What the predictions that are there were made from (the ``key`` of :func:`write_chunk`), by ``after_task``.
 
-    A damaged file counts as absent, so that it is made again.
+    Predictions in a damaged file count as absent, so that they are made again.
     """
     storage = Storage.open(run_dir)
-    own = {task: path for task, path in _chunks(storage).items() if task == after_task}
-    try:
-        return _keys(storage, own).get(after_task) == key
-    except CorruptionError:
-        return False
+    keys: dict[int, str] = {}
+    with suppress(CorruptionError):
+        keys = _joined_keys(storage)
+    for task, path in _chunks(storage).items():
+        keys.pop(task, None)
+        with suppress(CorruptionError):
+            keys[task] = _chunk_key(storage, path)
+    return keys
 
 
 def consolidate_predictions(run_dir: RunDir) -> None:
@@ -212,7 +216,8 @@ def consolidate_predictions(run_dir: RunDir) -> None:
     chunks = _chunks(storage)
     if not chunks:
         return
-    keys = json.dumps(_keys(storage, chunks)).encode()
+    made_from = {task: _chunk_key(storage, path) for task, path in chunks.items()}
+    keys = json.dumps({**_joined_keys(storage), **made_from}).encode()
     table = read_predictions(run_dir).replace_schema_metadata({_KEYS: keys})
     _write_table(run_dir, "predictions.parquet", table)
     for path in chunks.values():
@@ -299,15 +304,15 @@ _SUMMARY: dict[str, type] = {
 # -- helpers ---------------------------------------------------------------------------------------------------
 
 
-def _keys(storage: Storage, chunks: Mapping[int, str]) -> dict[int, str]:
-    """The key of every task's predictions, by ``after_task``."""
-    keys: dict[int, str] = {}
-    if storage.exists("predictions.parquet"):
-        joined = json.loads(_metadata(storage, "predictions.parquet").get(_KEYS, b"{}"))
-        keys |= {int(task): str(key) for task, key in joined.items()}
-    for task, path in chunks.items():
-        keys[task] = _metadata(storage, path).get(_KEY, b"").decode()
-    return keys
+def _joined_keys(storage: Storage) -> dict[int, str]:
+    if not storage.exists("predictions.parquet"):
+        return {}
+    joined = json.loads(_metadata(storage, "predictions.parquet").get(_KEYS, b"{}"))
+    return {int(task): str(key) for task, key in joined.items()}
+
+
+def _chunk_key(storage: Storage, path: str) -> str:
+    return _metadata(storage, path).get(_KEY, b"").decode()
 
 
 def _metadata(storage: Storage, path: str) -> dict[bytes, bytes]:

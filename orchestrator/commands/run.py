@@ -152,10 +152,9 @@ def all_is_scored(prepared: Prepared) -> bool:
     tasks = len(prepared.tasks)
     if prepared.head is None or prepared.learned < tasks or prepared.experiment.gate.active:
         return False
+    scored = results.prediction_keys(prepared.run_dir)
     return all(
-        results.has_chunk(
-            prepared.run_dir, count - 1, prepared.predictions_key(count - 1, version.digest)
-        )
+        scored.get(count - 1) == prepared.predictions_key(count - 1, version.digest)
         for count, version in prepared.versions.items()
         if count <= tasks
     )

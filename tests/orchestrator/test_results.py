@@ -17,8 +17,8 @@ from orchestrator.results import (
     accuracy_matrix,
     consolidate_predictions,
     count,
-    has_chunk,
     method_names,
+    prediction_keys,
     read_predictions,
     read_summary,
     write_chunk,
@@ -213,11 +213,10 @@ def test_a_damaged_summary_is_reported(tmp_path, text):
         read_summary(tmp_path)
 
 
-def test_predictions_made_from_something_else_do_not_count_as_there(tmp_path):
+def test_predictions_tell_what_they_were_made_from(tmp_path):
+    assert prediction_keys(tmp_path) == {}
     write_chunk(tmp_path, 1, small_rows(), key="digest-a")
-    assert has_chunk(tmp_path, 1, "digest-a")
-    assert not has_chunk(tmp_path, 1, "digest-b")
-    assert not has_chunk(tmp_path, 0, "digest-a")
+    assert prediction_keys(tmp_path) == {1: "digest-a"}
 
 
 def test_joining_the_chunks_keeps_what_they_were_made_from(tmp_path):
@@ -225,15 +224,23 @@ def test_joining_the_chunks_keeps_what_they_were_made_from(tmp_path):
         write_chunk(tmp_path, after, rows_after(after, tasks=3), key=f"digest-{after}")
     consolidate_predictions(tmp_path)
     write_chunk(tmp_path, 1, rows_after(1, tasks=3), key="newer")
-    assert [has_chunk(tmp_path, i, f"digest-{i}") for i in range(4)] == [True, False, True, False]
-    assert has_chunk(tmp_path, 1, "newer")
+    assert prediction_keys(tmp_path) == {0: "digest-0", 1: "newer", 2: "digest-2"}
     consolidate_predictions(tmp_path)
-    assert has_chunk(tmp_path, 1, "newer")
-    assert has_chunk(tmp_path, 2, "digest-2")
+    assert prediction_keys(tmp_path) == {0: "digest-0", 1: "newer", 2: "digest-2"}
 
 
 def test_damaged_predictions_count_as_absent(tmp_path):
     write_chunk(tmp_path, 1, small_rows(), key="a")
     path = tmp_path / "predictions/after-00001.parquet"
     path.write_bytes(path.read_bytes()[:-20])
-    assert not has_chunk(tmp_path, 1, "a")
+    assert prediction_keys(tmp_path) == {}
+
+
+def test_a_damaged_chunk_hides_what_was_joined_before_it_and_nothing_else(tmp_path):
+    for after in range(3):
+        write_chunk(tmp_path, after, rows_after(after, tasks=3), key=f"digest-{after}")
+    consolidate_predictions(tmp_path)
+    write_chunk(tmp_path, 1, rows_after(1, tasks=3), key="newer")
+    path = tmp_path / "predictions/after-00001.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert prediction_keys(tmp_path) == {0: "digest-0", 2: "digest-2"}
