@@ -53,6 +53,8 @@ class Gate:
         self._tracker = tracker
         self._tasks = tasks
         self._measured: dict[int, Mapping[str, float]] = {}
+        self._best: dict[str, float] = {}
+        self._looked_at = 0
         router = experiment.scoring.routers[0]
         for count, version in versions.items():
             noted = version.metrics.get("validation")
@@ -70,9 +72,10 @@ class Gate:
         (router,) = validated.methods
         right = validated.methods[router].predicted == validated.label
         accuracy = float(right.mean())
+        samples, hits = np.bincount(validated.task), np.bincount(validated.task[right])
+        hits.resize(samples.shape)
         by_task = {
-            self._tasks[t]: float(right[validated.task == t].mean())
-            for t in np.unique(validated.task)
+            self._tasks[t]: float(hits[t] / samples[t]) for t in np.flatnonzero(samples).tolist()
         }
         forgetting = self._forgetting(after, by_task)
         self._measured[after] = by_task
@@ -105,10 +108,19 @@ class Gate:
             self._tagged = version.version
 
     def _forgetting(self, after: int, now: Mapping[str, float]) -> float:
-        earlier = [accuracies for task, accuracies in self._measured.items() if task < after]
-        drops = []
-        for task, accuracy in now.items():
-            before = [accuracies[task] for accuracies in earlier if task in accuracies]
-            if before:
-                drops.append(max(before) - accuracy)
+        best = self._best_before(after)
+        drops = [best[task] - accuracy for task, accuracy in now.items() if task in best]
         return float(np.mean(drops)) if drops else 0.0
+
+    def _best_before(self, after: int) -> Mapping[str, float]:
+        """The best accuracy of every task in versions that end before task ``after``.
+
+        Versions come in order but for those that were scored again, so each is looked at once as a rule.
+        """
+        if after < self._looked_at:
+            self._best, self._looked_at = {}, 0
+        for earlier in range(self._looked_at, after):
+            for task, accuracy in self._measured.get(earlier, {}).items():
+                self._best[task] = max(accuracy, self._best.get(task, accuracy))
+        self._looked_at = after
+        return self._best

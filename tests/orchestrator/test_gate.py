@@ -106,6 +106,18 @@ def test_a_run_that_adds_one_task_knows_what_the_bank_could_do_before(tmp_path: 
     ]
 
 
+def test_a_version_that_is_judged_late_counts_from_then_on_and_by_those_before_it(
+    tmp_path: Path,
+) -> None:
+    case = Case(tmp_path, {"max_forgetting": 0.9})
+    case.judge(0.5)
+    case.judge(0.4, 0.3, 0.9)
+    case.judge(1.0, 0.8)
+    assert case.noted(2)["forgetting"] == pytest.approx(-0.5)
+    case.judge(0.4, 0.3, 0.9)
+    assert case.noted(3)["forgetting"] == pytest.approx((1.0 - 0.4 + 0.8 - 0.3) / 2)
+
+
 @pytest.mark.parametrize(
     "noted", [{}, {"validation": 3}, {"validation": {"router": "lda", "accuracy": 0.9}}]
 )
