@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from workers.registry import LEASE_SECONDS, OWNER_GONE_SECONDS
+from workers.registry import OWNER_GONE_SECONDS, patience
 from workers.storage.bank import Bank
-from workers.storage.lock import BankLock, LockOwner, current_owner
+from workers.storage.lock import BankLock, current_owner
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def claimed(bank: Bank, run: str, *, writes: bool) -> Iterator[None]:
     """
     what = f"bank '{bank.name}'"
     mine = BankLock(bank.storage, bank.run_lock_directory, what=what, run=run)
-    mine.acquire(_patience(current_owner(bank.storage, bank.run_lock_directory), here=0.0))
+    mine.acquire(patience(current_owner(bank.storage, bank.run_lock_directory), here=0.0))
     with mine:
         if writes:
             _wait_for_writer(bank, what, run)
@@ -41,11 +41,5 @@ def _wait_for_writer(bank: Bank, what: str, run: str) -> None:
     owner = bank.owner()
     if owner is not None:
         lock = BankLock(bank.storage, bank.lock_directory, what=what, run=run)
-        lock.acquire(_patience(owner, here=OWNER_GONE_SECONDS))
+        lock.acquire(patience(owner, here=OWNER_GONE_SECONDS))
         lock.release()
-
-
-def _patience(owner: LockOwner | None, *, here: float) -> float:
-    """Seconds to wait for an owner: on another machine only a silent heartbeat tells that it is dead."""
-    elsewhere = owner is not None and owner.machine != LockOwner.me("").machine
-    return LEASE_SECONDS if elsewhere else here

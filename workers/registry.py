@@ -114,9 +114,7 @@ class RegistryImpl:
     def _held(self) -> BankWriter:
         """The writer, with the lock; a restarted registry takes the lock of its former self over."""
         if self._writer is None:
-            owner = self._bank.owner()
-            elsewhere = owner is not None and owner.machine != LockOwner.me("").machine
-            wait = LEASE_SECONDS if elsewhere else OWNER_GONE_SECONDS
+            wait = patience(self._bank.owner(), here=OWNER_GONE_SECONDS)
             writer = BankWriter(self._bank, run=self._run, code=self._code, wait=wait).open()
             try:
                 writer.begin(self._backbone, self._settings, defaults=self._defaults)
@@ -125,6 +123,17 @@ class RegistryImpl:
                 raise
             self._writer = writer
         return self._writer
+
+
+def patience(owner: LockOwner | None, *, here: float) -> float:
+    """Seconds to wait for a lock's owner: on another machine only a silent heartbeat tells that it is dead.
+
+    Args:
+        owner: None when nobody holds the lock.
+        here: seconds for an owner on this machine.
+    """
+    elsewhere = owner is not None and owner.machine != LockOwner.me("").machine
+    return LEASE_SECONDS if elsewhere else here
 
 
 def _committed(version: BankVersion, seconds: float = 0.0) -> Committed:

@@ -417,7 +417,7 @@ class BankWriter:
         tasks: tuple[TaskRecord, ...],
         shared: Mapping[str, ObjectRef],
     ) -> JsonObject:
-        """Tasks, classes and object bytes of a version; costs what was added, not what is there."""
+        """Tasks, classes and object bytes of a version; names of classes that are there are not gone through again."""
         have = head.tasks if head is not None else ()
         if tasks[: len(have)] == have:
             added = {name for task in tasks[len(have) :] for name in task.classes}
