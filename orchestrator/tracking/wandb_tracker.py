@@ -56,7 +56,6 @@ class WandbTracker:
         self._notify: Notify = notify or _unheard
         self._queue: queue.Queue[Event | None] = queue.Queue()
         self._error: BaseException | None = None
-        self._finish: RunFinished | None = None
         self._thread: threading.Thread | None = None
         self.offline: bool | None = None  # known once the run has started
         self._session: WandbSession | None = None

@@ -50,7 +50,6 @@ def untag_command(storage: str, name: str, tag: str, *, as_json: bool) -> None:
 
 def rollback_command(storage: str, name: str, ref: str, *, as_json: bool) -> None:
     """Make a new version with an old one's content."""
-
     bank = open_bank(storage, name)
     old = bank.load(ref)
     with BankWriter(bank, code=program()) as writer:
