@@ -34,7 +34,9 @@ def test_where_it_begins_does_not_matter():
     inputs, targets = samples(range(3), each=25, seed=3)
     cold = fit(Design.of(inputs), targets, classes=3, penalty=0.01, tolerance=1e-8, steps=200)
     start = torch.randn(cold.shape, generator=torch.Generator().manual_seed(1))
-    warm = fit(Design.of(inputs), targets, classes=3, penalty=0.01, tolerance=1e-8, steps=200, start=start)
+    warm = fit(
+        Design.of(inputs), targets, classes=3, penalty=0.01, tolerance=1e-8, steps=200, start=start
+    )
     assert torch.allclose(warm[:-1], cold[:-1], atol=2e-2)
     assert abs(loss(warm, inputs, targets, 0.01) - loss(cold, inputs, targets, 0.01)) < 1e-6
 
@@ -45,5 +47,7 @@ def test_a_class_without_samples_is_never_chosen_and_disturbs_nothing():
     three = fit(Design.of(inputs), targets, classes=3, penalty=0.01, tolerance=1e-6, steps=200)
     assert torch.isneginf(three[-1, 2])
     assert torch.allclose(three[:, :2], two, atol=1e-4)
-    again = fit(Design.of(inputs), targets, classes=3, penalty=0.01, tolerance=1e-6, steps=200, start=three)
+    again = fit(
+        Design.of(inputs), targets, classes=3, penalty=0.01, tolerance=1e-6, steps=200, start=three
+    )
     assert torch.isfinite(again[:, :2]).all()
