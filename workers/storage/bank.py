@@ -155,11 +155,14 @@ class Bank:
 
         Raises:
             BankError: there is no such version or tag; the message lists what there is.
+            CorruptionError: the latest version's manifest is gone.
         """
         if isinstance(ref, int) or (ref.isascii() and ref.isdecimal()):
             number = int(ref) if len(str(ref)) < 19 else -1
             if number < 0 or not self.storage.exists(self.manifest_path(number)):
                 latest = self.latest()
+                if number == latest:
+                    raise self._lost(number)
                 raise BankError(f"bank '{self.name}' has no version {ref}; the latest is {latest}")
             return number
         if ref == LATEST:
@@ -220,7 +223,7 @@ class Bank:
         if digest != manifest.digest:
             raise CorruptionError(
                 f"{self.storage.describe(self.manifest_path(number))} is damaged: its content does not match "
-                "its digest"
+                f"its digest; {self._without(number)}"
             )
         return BankVersion(self, manifest, tasks)
 
@@ -234,13 +237,14 @@ class Bank:
         where = self.storage.describe(path)
         data = self.storage.read_if_exists(path)
         if data is None:
-            raise CorruptionError(
-                f"{where} is missing: load another version, or put it back from a backup"
-            )
-        manifest = Manifest.from_bytes(data, where)
+            raise self._lost(number)
+        try:
+            manifest = Manifest.from_bytes(data, where)
+        except CorruptionError as error:
+            raise CorruptionError(f"{error}; {self._without(number)}") from error
         if manifest.version != number:
             raise CorruptionError(
-                f"{where} is the manifest of version {manifest.version}, not {number}"
+                f"{where} is the manifest of version {manifest.version}, not {number}; {self._without(number)}"
             )
         return manifest.with_metrics(self.read_notes(number))
 
@@ -254,8 +258,26 @@ class Bank:
         data = self.storage.read_if_exists(path)
         if data is None:
             return {}
-        metrics = unseal(data, self.storage.describe(path)).get("metrics")
+        try:
+            metrics = unseal(data, self.storage.describe(path)).get("metrics")
+        except CorruptionError as error:
+            lost = "delete it: only metrics added after the commit are lost"
+            raise CorruptionError(f"{error}; {lost}") from error
         return metrics if isinstance(metrics, dict) else {}
+
+    def _lost(self, number: int) -> CorruptionError:
+        """A manifest that should be there and is not."""
+        where = self.storage.describe(self.manifest_path(number))
+        return CorruptionError(f"{where} is missing; {self._without(number)}")
+
+    def _without(self, number: int) -> str:
+        """What to do where a version's manifest is damaged or gone: nothing else can stand in for it."""
+        others = [other for other in self.versions() if other != number]
+        kept = "put it back from a backup"
+        if not others:
+            return f"{kept}, or learn another bank (-o bank=NAME)"
+        other = max((n for n in others if n < number), default=others[0])
+        return f"{kept}, or go on with version {other} in a new bank (`luca bank fork {self.name}@{other} NAME`)"
 
     def _read_ref(self, name: str) -> Ref | None:
         path = self.ref_path(name)

@@ -68,7 +68,8 @@ def collect_garbage(
     Raises:
         BankError: the bank has no version, or ``keep_versions`` is not positive.
         BankLockedError: somebody is writing.
-        CorruptionError: a version that stays cannot be read, so what it needs is unknown: nothing is removed.
+        CorruptionError: a ref, or a version that stays, cannot be read, so what is needed is unknown: nothing is
+            removed.
     """
     if keep_versions is not None and keep_versions < 1:
         raise BankError(f"keep_versions is {keep_versions}: at least the newest version stays")
@@ -87,9 +88,8 @@ def _report(bank: Bank, keep_versions: int | None, *, dry_run: bool) -> GcReport
         raise BankError(
             f"bank '{bank.name}' has no version: nothing says what is needed, so nothing is removed"
         )
-    kept = set(versions)
-    if keep_versions is not None:
-        kept = set(versions[-keep_versions:]) | set(bank.refs().values())
+    pointed_at = set(bank.refs().values())  # also at a manifest that was lost and may come back
+    kept = set(versions if keep_versions is None else versions[-keep_versions:]) | pointed_at
     needed: set[str] = set()
     pages = PageCache(bank.objects)
     for number in sorted(kept):

@@ -80,6 +80,7 @@ class _Verification:
         self._page_digests: set[str] = set()
         self._numbers: tuple[int, ...] = ()
         self._manifests: dict[int, Manifest] = {}
+        self._manifest_lost = False
 
     def run(self) -> VerifyReport:
         self._numbers = self._bank.versions()
@@ -110,11 +111,13 @@ class _Verification:
             data = self._storage.read_bytes(path)
             manifest = Manifest.from_bytes(data, "its manifest")
         except LucaError as error:
+            self._manifest_lost = True
             self._report(
                 path, str(error), f"put it back from a backup; without it version {number} is lost"
             )
             return
         if manifest.version != number:
+            self._manifest_lost = True
             self._report(
                 path, f"is the manifest of version {manifest.version}", "put the right one back"
             )
@@ -184,6 +187,7 @@ class _Verification:
                 continue
             manifest = self._manifests.get(ref.version)
             if manifest is None:
+                self._manifest_lost = True
                 if ref.version not in self._numbers:  # a damaged manifest is reported already
                     what = f"it points to version {ref.version}, which is not there"
                     self._report(entry.path, what, remedy)
@@ -205,7 +209,7 @@ class _Verification:
                     self._bank.objects.path(digest), f"is missing{self._users(digest)}", REMEDY
                 )
         unneeded = len(there - self._needed.keys())
-        if unneeded:
+        if unneeded and not self._manifest_lost:  # it may need them
             self._notes.append(f"{unneeded} objects belong to no version; gc removes them")
         return len(entries), sum(entry.size for entry in entries)
 

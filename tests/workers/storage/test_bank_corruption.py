@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.workers.storage.bank_cases import draft, fill, quick_disk  # noqa: F401
 from workers.errors import CorruptionError
 from workers.storage.bank import Bank
+from workers.storage.bank_copy import fork_bank
 from workers.storage.bank_gc import collect_garbage
 from workers.storage.bank_json import is_digest
 from workers.storage.bank_verify import verify
@@ -171,3 +172,44 @@ def test_a_bank_holds_nothing_that_could_be_executed(sound: Path) -> None:
             start = content[:1] if not is_digest(path.name) else content[8:9] + content[:1]
             assert b"{" in start
             assert b"\x80\x04" not in content[:2]
+
+
+@pytest.mark.parametrize("how", ["damaged", "lost"])
+@pytest.mark.parametrize(("number", "other"), [(3, 2), (1, 2)])
+def test_who_meets_a_bad_manifest_is_told_how_to_go_on(
+    damaged: Path, how: str, number: int, other: int
+) -> None:
+    manifest = damaged / f"banks/b/versions/0000000{number}.json"
+    if how == "damaged":
+        manifest.write_bytes(manifest.read_bytes()[:-9])
+    else:
+        manifest.unlink()
+    bank = Bank.open(Storage.open(str(damaged)), "b")
+    with pytest.raises(CorruptionError, match=rf"{manifest.name} .*; put it back") as caught:
+        bank.read_manifest(number)
+    assert f"`luca bank fork b@{other} NAME`" in str(caught.value)
+    fork_bank(bank.load(other), "c")
+    assert Bank.open(bank.storage, "c").load().digest == bank.load(other).digest
+
+
+def roll_back(bank: Bank, number: int) -> None:
+    with BankWriter(bank) as writer:
+        writer.rollback(number)
+
+
+@pytest.mark.parametrize("how", ["damaged", "lost"])
+def test_a_lost_latest_version_is_named_by_every_way_to_it_and_what_it_needs_is_kept(
+    damaged: Path, how: str
+) -> None:
+    manifest = damaged / "banks/b/versions/00000003.json"
+    if how == "damaged":
+        manifest.write_bytes(b"{")
+    else:
+        manifest.unlink()
+    bank = Bank.open(Storage.open(str(damaged)), "b")
+    for load in (bank.load, lambda: bank.load(3), lambda: roll_back(bank, 2)):
+        with pytest.raises(CorruptionError, match=r"00000003\.json .*`luca bank fork b@2 NAME`"):
+            load()
+    with pytest.raises(CorruptionError, match=r"00000003\.json"):
+        collect_garbage(bank, dry_run=False)
+    assert not any("gc removes" in note for note in verify(bank).notes)
