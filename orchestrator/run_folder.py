@@ -6,6 +6,7 @@ is fetched from the storage when a run is continued elsewhere and published to i
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,19 +26,23 @@ def run_folder(run: str, storage: Storage) -> Path:
 
 
 def fetch_run(run: str, storage: Storage, folder: Path) -> None:
-    """Bring a run that was published from another machine here; what is here already stays.
+    """Bring a run that was published from another machine here, whole or not at all; what is here already stays.
 
     Raises:
         StorageError: the storage cannot be read.
     """
     if storage.is_local or folder.exists():
         return
+    coming = folder.with_name(f".{folder.name}.coming")
+    shutil.rmtree(coming, ignore_errors=True)  # of an attempt that was killed
     for entry in storage.list(f"runs/{run}", recursive=True):
         if entry.is_directory:
             continue
-        target = folder / entry.path.removeprefix(f"runs/{run}/")
+        target = coming / entry.path.removeprefix(f"runs/{run}/")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(storage.read_bytes(entry.path))
+    if coming.exists():
+        coming.rename(folder)
 
 
 def publish_run(run: str, storage: Storage, folder: Path) -> None:
