@@ -54,6 +54,13 @@ class Experiment(Settings):
     recipe: str = Field(
         default="local", description="named defaults for luca, learning, whitening, evaluation"
     )
+    known_tasks: Literal["check", "keep"] = Field(
+        default="check",
+        description=(
+            "what to do when the samples of a task in the bank are others by now: check refuses, keep leaves the "
+            "task as it was learned; its classes must be the same"
+        ),
+    )
     stream: StreamSettings
     backbone: BackboneSettings = BackboneSettings()
     features: FeatureSettings = FeatureSettings()

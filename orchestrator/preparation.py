@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from pipelines.features import FeaturePlan
 from pipelines.stream import Stream, Task, TaskDefinition, build_stream
 from pipelines.unlearned import difference, refuse_unlearned, task_ids
 from workers.errors import BankError, SettingsError
+from workers.modeling.backbone_check import check_buildable
 from workers.storage.bank import Bank, BankVersion
 from workers.storage.bank_changes import changes, sentences
 from workers.storage.bank_json import plain
@@ -44,6 +45,7 @@ class Prepared:
 
     Attributes:
         learned: the first so many tasks are in the bank already.
+        warnings: sentences a user should read before trusting a result.
         versions: version number by number of tasks, for those versions that hold a prefix of the stream.
         run_dir: folder of the run, on this machine.
     """
@@ -58,6 +60,7 @@ class Prepared:
     learned: int
     versions: Mapping[int, BankVersion]
     run_dir: Path
+    warnings: tuple[str, ...] = ()
 
     def predictions_key(self, index: int, version_digest: str) -> str:
         """What the predictions after task ``index`` are made from: a version, and the tests of the tasks so far."""
@@ -92,6 +95,7 @@ def prepare(experiment: Experiment) -> Prepared:
         ClusterError: this is a Ray job, and the storage would be lost with it.
         StorageError: the storage cannot be written.
         DataError: the samples do not make the stream.
+        BackboneError: there is no such backbone, no such weights file, or it gives no features of pictures.
         SettingsError: augmented views are asked of ready features, or they are too narrow for a module.
         BankError: the bank holds other tasks, or the same learned otherwise.
     """
@@ -99,8 +103,7 @@ def prepare(experiment: Experiment) -> Prepared:
     storage = Storage.open(experiment.storage)
     storage.check_writable()
     experiment = _with_absolute_paths(experiment, storage)
-    index = str(storage.local_path("index")) if storage.is_local else None
-    stream = build_stream(experiment.stream, seed=experiment.seed, cache_dir=index)
+    stream = _build_stream(experiment, storage)
     if experiment.features.views and stream.reader.kind == "features":
         raise SettingsError(
             f"features.views={experiment.features.views} needs pictures, and the source gives ready features: set "
@@ -112,11 +115,12 @@ def prepare(experiment: Experiment) -> Prepared:
     bank = Bank.open_or_create(storage, experiment.bank_name)
     latest = bank.latest()
     head = None if latest is None else bank.load(latest)
-    learned = 0
+    learned, warnings = 0, stream.warnings
     if head is not None:
         check_settings(head, experiment)
         _check_width(head, stream)
-        learned = check_prefix(head, tasks)
+        learned, kept = check_prefix(head, tasks, keep=experiment.known_tasks == "keep")
+        warnings = (*warnings, *kept)
         ids = task_ids(head, len(tasks))
         tasks = tuple(replace(task, id=name) for task, name in zip(tasks, ids, strict=True))
     return Prepared(
@@ -130,6 +134,7 @@ def prepare(experiment: Experiment) -> Prepared:
         learned=learned,
         versions={} if head is None else _versions(bank, head),
         run_dir=run_folder(experiment.run_id, storage),
+        warnings=warnings,
     )
 
 
@@ -142,8 +147,7 @@ def prepare_evaluation(experiment: Experiment, ref: str) -> tuple[Prepared, Bank
     storage = Storage.open(experiment.storage)
     experiment = _with_absolute_paths(experiment, storage)
     version = Bank.open(storage, experiment.bank_name).load(ref)
-    index = str(storage.local_path("index")) if storage.is_local else None
-    stream = build_stream(experiment.stream, seed=experiment.seed, cache_dir=index)
+    stream = _build_stream(experiment, storage)
     _check_width(version, stream)
     records = {record.name: record for record in version.tasks}
     shared, tasks = [], list(_prepare_tasks(stream))
@@ -200,14 +204,19 @@ def check_backbone(head: BankVersion, backbone: Mapping[str, Any]) -> None:
         )
 
 
-def check_prefix(head: BankVersion, tasks: tuple[PreparedTask, ...]) -> int:
+def check_prefix(
+    head: BankVersion, tasks: tuple[PreparedTask, ...], *, keep: bool = False
+) -> tuple[int, tuple[str, ...]]:
     """How many of the stream's tasks the bank holds; it must hold the first ones, as they are now.
+
+    With ``keep`` their samples may have changed since, as long as their classes have not; a warning says which did.
 
     Raises:
         BankError: a learned task is defined differently, or is no task of this stream, or the stream still brings
             what the bank has unlearned; says how.
     """
     refuse_unlearned(head, [task.definition for task in tasks])
+    changed = []
     for position, record in enumerate(head.tasks):
         where = f"bank '{head.bank.name}' version {head.version}"
         if position >= len(tasks):
@@ -217,13 +226,34 @@ def check_prefix(head: BankVersion, tasks: tuple[PreparedTask, ...]) -> int:
                 "an earlier version (`luca bank fork`)"
             )
         found = difference(record, tasks[position].definition)
-        if found:
+        only_samples = found and not difference(record, tasks[position].definition, samples=False)
+        if only_samples and keep:
+            changed.append(record.name)
+        elif found:
             raise BankError(
                 f"{where} has learned task {position} ('{record.name}') from other data than this stream gives "
-                f"(first: the bank's, second: the stream's): {'; '.join(found)}; use another bank (-o bank=NAME), or keep "
-                "the order of known classes with stream.class_order or scenario 'explicit' and add new ones behind"
+                f"(first: the bank's, second: the stream's): {'; '.join(found)}; {_advice(bool(only_samples))}"
             )
-    return len(head.tasks)
+    return len(head.tasks), (_kept(changed),) if changed else ()
+
+
+def _advice(only_samples: bool) -> str:
+    if only_samples:
+        return (
+            "known_tasks=keep leaves such tasks as they were learned and goes on; to learn them again, use another bank "
+            "(-o bank=NAME)"
+        )
+    return (
+        "keep the order of known classes with stream.class_order or scenario 'explicit' and add new ones behind, or use "
+        "another bank (-o bank=NAME)"
+    )
+
+
+def _kept(names: Sequence[str]) -> str:
+    return (
+        f"the samples of {_names(tuple(names))} are others than when the bank learned them, and known_tasks=keep leaves "
+        "the modules as they are: test and validation samples may be among those they were learned from"
+    )
 
 
 def _check_width(head: BankVersion, stream: Stream) -> None:
@@ -234,6 +264,15 @@ def _check_width(head: BankVersion, stream: Stream) -> None:
             f"bank '{head.bank.name}' was learned on features of {width} numbers, and this source gives "
             f"{stream.feature_width}; give features of the same encoder, or use another bank (-o bank=NAME)"
         )
+
+
+def _build_stream(experiment: Experiment, storage: Storage) -> Stream:
+    """The stream; where it gives pictures, with a backbone that can be built for them."""
+    index = str(storage.local_path("index")) if storage.is_local else None
+    stream = build_stream(experiment.stream, seed=experiment.seed, cache_dir=index)
+    if stream.reader.kind == "images":
+        check_buildable(experiment.backbone)
+    return stream
 
 
 def _with_absolute_paths(experiment: Experiment, storage: Storage) -> Experiment:

@@ -155,15 +155,17 @@ def refuse_unlearned(head: BankVersion, definitions: Iterable[TaskDefinition]) -
             )
 
 
-def difference(record: TaskRecord, now: TaskDefinition) -> list[str]:
+def difference(record: TaskRecord, now: TaskDefinition, *, samples: bool = True) -> list[str]:
     """How a stream's task differs from a learned one, as sentences; empty when the bank has it.
 
-    Where a class of the task was unlearned, the rest is compared by names and counts alone: the digest of the samples
+    ``samples=False`` compares name, domain and classes alone. Where a class of the task was unlearned, the rest is compared by names and counts alone: the digest of the samples
     covers those of the class too, and cannot be had without them.
     """
     from pipelines.stream import TaskDefinition
 
     known = TaskDefinition.from_json(record.definition)
+    if not samples:
+        now = replace(now, samples_digest=known.samples_digest, counts=known.counts)
     if record.definition.get(WITHOUT):
         now = replace(now, samples_digest=known.samples_digest)
     return known.difference(now)

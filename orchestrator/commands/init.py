@@ -7,12 +7,14 @@ import os
 import re
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.commands.text import plural, shortened
 from orchestrator.yaml_text import parse_yaml
 from pipelines.discovery import Discovery, discover
+from pipelines.stream.class_incremental import permuted
 from workers.errors import SettingsError
 from workers.storage.atomic import write_atomic
 from workers.storage.filesystem import Storage
@@ -20,6 +22,9 @@ from workers.storage.filesystem import Storage
 PUBLISHED = "vit_base_patch16_224.augreg_in21k"
 EMBEDDED = "demo_vit"
 _TASKS = 10
+_MOST_NAMES = 200
+"""Class names that are written out in order; more would hide the rest of the file."""
+SEED = 1993
 
 
 def init_command(
@@ -91,7 +96,7 @@ def experiment_text(name: str, found: Discovery, *, backbone: str) -> str:
         f"# Found: {_headline(found)}.\n"
         "# Every key and its default: luca schema; any key from the command line: -o key=value\n"
         f"name: {_scalar(name)}\n"
-        "seed: 1993                      # class order and all other randomness\n"
+        f"seed: {SEED}                      # class order and all other randomness\n"
         "storage: luca-storage           # banks, features and runs; a folder, or a URI such as s3://bucket/prefix\n"
         "recipe: local                   # tosca: as published, tasks in order; local_sparse: smaller modules",
         _stream_section(found),
@@ -131,12 +136,12 @@ def _stream_section(found: Discovery) -> str:
         lines += [
             f"  # The samples come from {plural(len(domains), 'domain')} ({_comment(shortened(domains))}). "
             "One task a domain,",
-            "  # all classes in each, is: scenario: domain_incremental, without classes_per_task.",
+            "  # all classes in each, is: scenario: domain_incremental, without classes_per_task and class_order.",
         ]
     lines += [
         f"  classes_per_task: {per_task:<12}# {plural(len(classes), 'class', 'classes')} in {plural(tasks, 'task')}; "
         "first_task_classes: N makes the first one larger",
-        "  # class_order: [...]          # every class by name; left out: permuted by the seed",
+        *_order_lines(classes),
         "  validation_fraction: 0.0      # 0.1 holds a tenth of train out, for the gate and for sweeps",
         "  # shots: 5                    # few-shot; long_tail: 0.01 and blurry: 0.1 make the stream harder",
         "  source:",
@@ -144,6 +149,19 @@ def _stream_section(found: Discovery) -> str:
         *_split_lines(found),
     ]
     return "\n".join(lines)
+
+
+def _order_lines(classes: Sequence[str]) -> list[str]:
+    """The order of the classes as the seed permutes them, written out so that it stays when new ones arrive."""
+    if len(classes) > _MOST_NAMES:
+        return [
+            "  # class_order: [...]          # every class by name; left out: permuted by the seed",
+        ]
+    order = permuted(classes, SEED)
+    return [
+        f"  class_order: [{', '.join(_scalar(name) for name in order)}]",
+        f"    # as seed {SEED} permutes them; a class that arrives later goes to the end, and the bank learns just that one",
+    ]
 
 
 def _split_lines(found: Discovery) -> list[str]:

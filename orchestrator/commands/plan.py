@@ -127,7 +127,7 @@ def make_plan(prepared: Prepared) -> Plan:
         features=_features(prepared, origin),
         module=None if origin.width is None else _modules(prepared, origin.width),
         bank=_bank(prepared),
-        warnings=list(prepared.stream.warnings),
+        warnings=list(prepared.warnings),
     )
 
 

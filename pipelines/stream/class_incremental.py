@@ -84,7 +84,12 @@ class ClassIncrementalSettings(ScenarioSettings):
             return list(self.class_order)
         if self.shuffle_classes is False:
             return list(classes)
-        return [classes[at] for at in np.random.RandomState(seed).permutation(len(classes))]
+        return permuted(classes, seed)
+
+
+def permuted(names: Sequence[str], seed: int) -> list[str]:
+    """The published order: ``numpy.random.RandomState(seed).permutation`` over the names as the source gives them."""
+    return [names[at] for at in np.random.RandomState(seed).permutation(len(names))]
 
 
 class TaskIncrementalSettings(ClassIncrementalSettings):

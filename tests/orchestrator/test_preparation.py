@@ -57,3 +57,35 @@ def test_features_too_narrow_for_a_bottleneck_are_refused_before_anything_starts
     with pytest.raises(SettingsError, match="leaves no bottleneck for features of width 16"):
         prepare(features_experiment(tmp_path, luca={"ratio": 17}))
     assert not list((tmp_path / "storage").glob("banks/*"))
+
+
+@pytest.mark.usefixtures("quick_disk")
+def test_a_learned_task_with_other_samples_is_refused_or_kept_as_it_was_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_process.without_ray(monkeypatch)
+    experiment = features_experiment(tmp_path)
+    done = InProcess.run(experiment, evaluators=1, events=Events())
+    write_features(tmp_path / "features.parquet", train=19)
+    with pytest.raises(BankError, match=r"20 training.*19 training.*known_tasks=keep leaves"):
+        prepare(experiment)
+    kept = prepare(experiment.model_copy(update={"known_tasks": "keep"}))
+    assert kept.learned == len(kept.tasks)
+    assert kept.head is not None
+    assert kept.head.digest == done.outcome.digest
+    (warning,) = kept.warnings
+    assert "'task-01', 'task-02'" in warning
+    assert "as they are" in warning
+
+
+@pytest.mark.usefixtures("quick_disk")
+def test_other_classes_are_refused_whatever_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_process.without_ray(monkeypatch)
+    experiment = features_experiment(tmp_path)
+    InProcess.run(experiment, evaluators=1, events=Events())
+    write_features(tmp_path / "features.parquet", classes=7)
+    kept = experiment.model_copy(update={"known_tasks": "keep"})
+    with pytest.raises(BankError, match="keep the order of known classes with stream.class_order"):
+        prepare(kept)

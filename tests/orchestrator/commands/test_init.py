@@ -96,12 +96,30 @@ def test_the_file_is_named_after_the_data_and_comments_name_the_options(
 def test_domains_are_offered_and_taking_the_offer_works(typed: CommandLine, tmp_path: Path) -> None:
     typed("init", domains(tmp_path))
     text = (tmp_path / "pets.yaml").read_text()
-    assert "scenario: domain_incremental, without classes_per_task" in text
+    assert "scenario: domain_incremental, without classes_per_task and class_order" in text
     changed = text.replace("scenario: class_incremental", "scenario: domain_incremental")
-    kept = [line for line in changed.splitlines() if not line.startswith("  classes_per_task")]
+    left_out = ("  classes_per_task", "  class_order")
+    kept = [line for line in changed.splitlines() if not line.startswith(left_out)]
     (tmp_path / "pets.yaml").write_text("\n".join(kept))
     found = json.loads(typed("stream", "show", "pets.yaml", "--json").out)
     assert [task["name"] for task in found["tasks"]] == ["a", "b"]
+
+
+def test_the_order_is_the_seeds_and_stays_when_a_class_arrives(
+    typed: CommandLine, tmp_path: Path
+) -> None:
+    typed("init", folder(tmp_path))
+    before = json.loads(typed("stream", "show", "pets.yaml", "--json").out)
+    text = (tmp_path / "pets.yaml").read_text()
+    without = "".join(line for line in text.splitlines(True) if "class_order:" not in line)
+    (tmp_path / "drawn.yaml").write_text(without)
+    assert json.loads(typed("stream", "show", "drawn.yaml", "--json").out) == before
+    write_images(tmp_path / "pets", {"ant": 3})
+    (order,) = (line for line in text.splitlines() if "class_order:" in line)
+    (tmp_path / "pets.yaml").write_text(text.replace(order, order.replace("]", ", ant]")))
+    after = json.loads(typed("stream", "show", "pets.yaml", "--json").out)
+    assert after["tasks"][:-1] == before["tasks"]
+    assert after["tasks"][-1]["classes"] == ["ant"]
 
 
 def test_data_with_their_own_split_get_no_test_fraction(typed: CommandLine, tmp_path: Path) -> None:
