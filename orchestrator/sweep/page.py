@@ -18,6 +18,15 @@ _CAPTIONS = {
     "trials": "Accuracy over the tasks seen while trials went on. A line that ends at a cross was stopped early.",
 }
 
+# A table of many settings may use the page's margins; what is wider still scrolls.
+_WIDE = """\
+@media screen {
+  .wide { width: max-content; min-width: 100%; max-width: calc(100vw - 3.5rem);
+          position: relative; left: 50%; transform: translateX(-50%); }
+  .wide th, .wide td { padding-left: .45rem; padding-right: .45rem; }
+  .wide td.text > div { contain: inline-size; }
+}"""
+
 _TEMPLATE = """\
 {%- macro picture(name) -%}
 {% if name in plots %}<figure><div><img src="data:image/svg+xml;base64,{{ plots[name] }}" alt="{{ captions[name] }}"></div>
@@ -33,6 +42,7 @@ _TEMPLATE = """\
 <title>{{ result.name }}: sweep</title>
 <style>
 {{ css|safe }}
+{{ wide|safe }}
 </style>
 </head>
 <body>
@@ -49,14 +59,14 @@ _TEMPLATE = """\
 {% endfor %}</section>
 {{ picture("pareto") }}
 <h2>Trials</h2>
-<div class="scroll"><table>
+<div class="scroll wide"><table>
 <thead><tr><th scope="col">trial</th><th scope="col">accuracy<small>%</small></th><th scope="col">non-zero<small>parameters</small></th>
 <th scope="col">of published</th><th scope="col">tasks</th><th scope="col">seconds</th>
 {% for key in keys %}<th scope="col">{{ key.split(".")[-1].replace("_", " ") }}<small>{{ key.rpartition(".")[0] }}</small></th>{% endfor %}</tr></thead>
 <tbody>
 {% for row in rows %}<tr class="{{ row.css }}"><th scope="row">{{ row.id }}{% for mark in row.marks %} <span class="mark">{{ mark }}</span>{% endfor %}</th>
 {% for cell in row.cells %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% if row.error %}<tr class="{{ row.css }}"><td class="text" colspan="{{ keys|length + 6 }}">{{ row.error }}</td></tr>
+{% if row.error %}<tr class="{{ row.css }}"><td class="text" colspan="{{ keys|length + 6 }}"><div>{{ row.error }}</div></td></tr>
 {% endif %}{% endfor %}</tbody>
 </table></div>
 <p class="caption">{{ caption }}</p>
@@ -96,6 +106,7 @@ def render_sweep(
     return environment.from_string(_TEMPLATE).render(
         result=result,
         css=css,
+        wide=_WIDE,
         captions=_CAPTIONS,
         plots={name: base64.b64encode(svg.encode()).decode() for name, svg in plots.items()},
         facts=_facts(result),

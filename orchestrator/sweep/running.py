@@ -35,6 +35,7 @@ from pipelines.search.ledger import SweepLedger, TrialRecord
 from pipelines.search.planning import rungs, sweep_stream
 from pipelines.search.proposals import make_proposals
 from workers.errors import FeatureCorruptionError, SettingsError
+from workers.modeling.backbone_check import check_buildable
 from workers.storage.atomic import write_atomic
 from workers.storage.filesystem import Storage
 from workers.storage.lock import BankLock
@@ -175,6 +176,8 @@ class _Running:
         e = self._sweep.experiment
         ready = cached_features(self._source, self._known_key())
         images = 0
+        if ready is None and self._streams[0][0].reader.kind == "images":
+            check_buildable(e.backbone)
         with join_ray(e.cluster, notify=self._tracker.notify) as ray:
             check_shared_storage(self._uri)
             for attempt in range(_MENDINGS):

@@ -71,7 +71,8 @@ def against_published(record: TrialRecord, result: SweepResult) -> str | None:
     yardstick = result.published
     if yardstick is None or record.status != "finished" or not nonzero(yardstick):
         return None
-    return f"{100 * nonzero(record) / nonzero(yardstick):.3g} %"
+    share = 100 * nonzero(record) / nonzero(yardstick)
+    return f"{share:,.0f} %" if share >= 100 else f"{share:.3g} %"
 
 
 def in_order(result: SweepResult) -> list[TrialRecord]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.report import build_report
+from orchestrator.sweep.page import render_sweep
 from tests.orchestrator.streams import make_run
+from tests.orchestrator.test_sweep_results import FAILED, PUBLISHED, result, trial
 
 CHROMIUM = next(
     (
@@ -106,3 +110,23 @@ def test_the_report_is_drawn_and_never_wider_than_the_window(page, tmp_path, wid
     assert len(colours) > 50
     margin = picture.crop((width - 8, 0, width, 3000))
     assert margin.getcolors() == [(8 * 3000, (255, 255, 255))]
+
+
+def test_the_table_of_a_sweep_is_whole_on_a_wide_screen(tmp_path: Path) -> None:
+    more = {"luca.flow": "tosca", "luca.ratio": 8, "learning.epochs": 20, "learning.l1": 0.00123}
+    searched = {**more, "learning.learning_rate": 0.01, "statistics.random_features": 2000}
+    records = [
+        PUBLISHED,
+        *(trial(n, 0.9 - n / 100, 100_000 * n, settings=searched) for n in (1, 2)),
+        replace(FAILED, settings=searched, error="it diverged, as was told at length " * 9),
+    ]
+    page = render_sweep(result(*records), {}, best="", files=[])
+    script = (
+        "<script>const s = document.querySelector('.scroll'), b = s.getBoundingClientRect();"
+        "document.title = [s.scrollWidth <= s.clientWidth, b.left >= 0, b.right <= innerWidth,"
+        "document.documentElement.scrollWidth <= innerWidth].join();</script></body>"
+    )
+    page = re.sub(r"<meta http-equiv[^>]*>", "", page).replace("</body>", script)
+    (tmp_path / "sweep.html").write_text(page, encoding="utf-8")
+    visit = Visit(tmp_path / "sweep.html", tmp_path / "v", "--window-size=1280,900", "--dump-dom")
+    assert "<title>true,true,true,true</title>" in visit.dom

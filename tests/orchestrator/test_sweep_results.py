@@ -20,7 +20,7 @@ from orchestrator.experiment_files import load_experiment
 from orchestrator.sweep.files import write_sweep
 from orchestrator.sweep.opening import Sweep
 from orchestrator.sweep.results import SweepResult, importances, pareto
-from orchestrator.sweep.story import sentences
+from orchestrator.sweep.story import against_published, sentences
 from orchestrator.sweep.table import print_sweep
 from pipelines.search.ledger import TrialRecord
 from pipelines.search.settings import Range
@@ -191,6 +191,42 @@ def test_a_long_table_still_shows_the_yardstick_and_the_smallest() -> None:
     assert "t000" in text
     assert "t060" in text
     assert "and 19 more" in text
+
+
+def printed(found: SweepResult, width: int = 80) -> str:
+    out = io.StringIO()
+    print_sweep(found, Console(file=out, width=width))
+    return out.getvalue()
+
+
+SEARCHED = {
+    "luca.flow": "tosca",
+    "luca.ratio": 8,
+    "learning.l1": 0.0012,
+    "learning.learning_rate": 0.01,
+    "learning.epochs": 20,
+}
+
+
+@pytest.mark.parametrize("keys", [1, 3, 4, 5])
+def test_no_word_of_the_table_is_cut_at_80_columns(keys: int) -> None:
+    searched = {key: SEARCHED[key] for key in list(SEARCHED)[:keys]}
+    yardstick = trial(0, 0.9, 123_456, published=True, settings={"recipe": "tosca"})
+    best_of_all = result(yardstick, trial(1, 0.8, 234_567, settings=searched), STOPPED)
+    repeated = result(
+        PUBLISHED, trial(1, 0.85, 1_234_567, settings=searched, accuracies=(0.80, 0.90))
+    )
+    for found in (best_of_all, repeated):
+        text = printed(found)
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= 80
+    assert "published," in printed(best_of_all)
+
+
+def test_a_share_above_the_published_size_is_a_plain_number() -> None:
+    found = result(PUBLISHED, trial(1, 0.9, 60_000))
+    assert against_published(found.records[1], found) == "15,000 %"
+    assert against_published(found.records[0], found) == "100 %"
 
 
 @pytest.fixture(scope="module")
