@@ -131,6 +131,43 @@ def test_weights_of_another_architecture_leave_no_bank(typed: CommandLine, tmp_p
     assert "other.safetensors' does not fit 'vit_tiny_patch16_224'" in sentence
 
 
+@pytest.mark.parametrize("command", ["run", "sweep"])
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("backbone.name=vit_bas_patch16_224", "did you mean vit_base_patch16_224"),
+        ("backbone.name=resnet50", "no [CLS] token"),
+        ("backbone.weights=nowhere.pth", "'nowhere.pth' does not exist"),
+        ("backbone.weights=pictures", "is a directory"),
+        ("backbone.image_size=30", "not a multiple of the patch size 8"),
+    ],
+)
+def test_a_backbone_that_cannot_be_had_is_refused_before_ray_or_wandb_start(
+    typed: CommandLine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    option: str,
+    words: str,
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("pipelines.cluster.join_ray", lambda *_, **__: started.append("ray"))
+    monkeypatch.setattr("orchestrator.commands.run.build_trackers", started.append)
+    root = pictures.two_classes(tmp_path / "pictures")
+    file = experiment(tmp_path, {"kind": "image_folder", "path": str(root)})
+    done = typed(command, file, "-o", option)
+    assert done.code == 2, done
+    assert words in done.err.splitlines()[-1]
+    assert started == []
+
+
+def test_ready_features_ask_for_no_backbone(typed: CommandLine, tmp_path: Path) -> None:
+    path = write_features(tmp_path / "f.parquet", classes=2)
+    file = experiment(tmp_path, {"kind": "features", "path": str(path)})
+    done = typed("run", file, "-o", "backbone.weights=nowhere.pth")
+    assert done.code == 0, done.err
+
+
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_a_csv_with_a_byte_order_mark_is_learned_as_one_without(
     typed: CommandLine, tmp_path: Path, mark: str

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from workers.errors import BackboneError
 from workers.modeling.views import Transform
+from workers.modeling.weights import fit_weights, read_weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -99,7 +100,7 @@ def build(settings: BackboneSettings) -> Built:
         notes.append(embedded.note)
     if settings.weights == RANDOM:
         notes.append(f"the weights of '{settings.name}' are random: its features mean nothing")
-    _check_patches(model, settings)
+    check_patches(patch_size(model), settings)
     transform = _transform(model, embedded, settings)
     return Built(model, options, transform, source, tuple(notes))
 
@@ -108,7 +109,6 @@ def _embedded_model(
     embedded: Embedded, settings: BackboneSettings, options: dict[str, Any]
 ) -> tuple[nn.Module, str]:
     from workers.modeling.torchvision_compat import import_timm
-    from workers.modeling.weights import fit_weights, read_weights
 
     import_timm()
     from timm.models.vision_transformer import VisionTransformer
@@ -136,18 +136,17 @@ def _embedded_model(
 def _timm_model(settings: BackboneSettings, options: dict[str, Any]) -> tuple[nn.Module, str]:
     from workers.modeling.hub import load_from_hub
     from workers.modeling.torchvision_compat import import_timm
-    from workers.modeling.weights import fit_weights, read_weights
 
     timm = import_timm()
     check_name(timm, settings.name)
     arguments = {**options, "num_classes": 0}
     if settings.weights is None:
-        _require_cls(_skeleton(timm, settings, arguments), settings.name)
+        require_cls(skeleton(timm, settings, arguments), settings.name)
         return load_from_hub(settings.name, arguments), "the hub"
     weights = None if settings.weights == RANDOM else read_weights(settings.weights)
     with _seeded():
         model = _create(timm, settings, arguments)
-    _require_cls(model, settings.name)
+    require_cls(model, settings.name)
     if weights is not None:
         fit_weights(
             model,
@@ -182,7 +181,7 @@ def check_name(timm: Any, name: str) -> None:
     )
 
 
-def _skeleton(timm: Any, settings: BackboneSettings, arguments: dict[str, Any]) -> nn.Module:
+def skeleton(timm: Any, settings: BackboneSettings, arguments: dict[str, Any]) -> nn.Module:
     """The model without memory for its weights where timm can do so; it tells whether there is a [CLS] token."""
     import torch
 
@@ -214,16 +213,21 @@ def _bad_size(settings: BackboneSettings, error: BaseException) -> str:
     return f"backbone '{settings.name}' cannot be built ({reason}): {advice}"
 
 
-def _require_cls(model: nn.Module, name: str) -> None:
+def require_cls(model: nn.Module, name: str) -> None:
+    """Refuse a model without a [CLS] token."""
     from torch import nn
 
     if not isinstance(getattr(model, "cls_token", None), nn.Parameter):
         raise BackboneError(no_cls(name, f"its class is {type(model).__name__}"))
 
 
-def _check_patches(model: nn.Module, settings: BackboneSettings) -> None:
+def patch_size(model: nn.Module) -> Any:
+    """Pixels, one number or two; None where a model does not say."""
+    return getattr(getattr(model, "patch_embed", None), "patch_size", None)
+
+
+def check_patches(patch: Any, settings: BackboneSettings) -> None:
     """timm leaves out what does not fill a patch; better to say so than to lose a picture's edge."""
-    patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
     size = settings.image_size
     if isinstance(patch, int):
         patch = (patch, patch)

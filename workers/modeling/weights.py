@@ -43,12 +43,34 @@ def weights_digest(model: nn.Module) -> str:
     return digest.hexdigest()[:32]
 
 
+def weights_file(path: str) -> Path:
+    """The file behind ``backbone.weights``, judged by its name alone.
+
+    Raises:
+        BackboneError: there is no such file, or its name is not that of a format that is read.
+    """
+    file = Path(path).expanduser()
+    if not os.path.isfile(file):
+        if os.path.isdir(file):
+            what = "is a directory"
+        else:
+            what = "is no file" if os.path.exists(file) else "does not exist"
+        raise BackboneError(f"backbone.weights '{path}' {what}: give a .safetensors or .pth file")
+    if file.suffix.lower() not in SUFFIXES:
+        raise BackboneError(
+            f"backbone.weights '{path}' ends in '{file.suffix}': give a .safetensors file or a PyTorch "
+            f"checkpoint ({', '.join(SUFFIXES[1:])})"
+        )
+    return file
+
+
 def read_weights(path: str) -> dict[str, Tensor]:
     """The tensors of a safetensors file or a PyTorch checkpoint (read without executing pickled code).
 
     Raises:
         BackboneError: no such file, another format, damaged, or a checkpoint that needs code to be unpickled.
     """
+    file = weights_file(path)
     from workers.modeling.torchvision_compat import import_timm
 
     import_timm()
@@ -56,15 +78,6 @@ def read_weights(path: str) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from timm.models import load_state_dict
 
-    file = Path(path).expanduser()
-    if not os.path.isfile(file):
-        what = "is a directory" if os.path.isdir(file) else "does not exist"
-        raise BackboneError(f"backbone.weights '{path}' {what}: give a .safetensors or .pth file")
-    if file.suffix.lower() not in SUFFIXES:
-        raise BackboneError(
-            f"backbone.weights '{path}' ends in '{file.suffix}': give a .safetensors file or a PyTorch "
-            f"checkpoint ({', '.join(SUFFIXES[1:])})"
-        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's remarks on pickles it is about to refuse
