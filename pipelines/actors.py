@@ -19,6 +19,11 @@ Call = Callable[[Any], Any]
 """Given an actor, starts a call and returns its reference (the first of several returns)."""
 
 
+def starting(reader: str) -> str:
+    """The sentence said before actors start, which takes as long as their imports and the backbone's weights."""
+    return "starting actors" + (" and loading the backbone" if reader == "images" else "")
+
+
 class Loop:
     """Pending references and what to do when each is there.  Callbacks run on the driver, one at a time."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipelines.actors import ActorPool, Loop
+from pipelines.actors import ActorPool, Loop, starting
 from pipelines.cluster import (
     ActorPlan,
     CapacityWatch,
@@ -84,6 +84,7 @@ class Fleet:
         try:
             if waited:
                 check_shared_storage(spec.storage)  # as the nodes see it that have come
+            notify(starting(spec.reader.kind))
             self.shards = self._start_shards()
             self.trainers = self._start_trainers() if spec.learns else []
             self.evaluators = self._start_evaluators()

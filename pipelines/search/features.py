@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipelines.actors import ActorPool, Loop, value_of
+from pipelines.actors import ActorPool, Loop, starting, value_of
 from pipelines.cluster import (
     Bundle,
     CapacityWatch,
@@ -117,6 +117,7 @@ def extract_features(
     try:
         if waited:
             check_shared_storage(source.uri)
+        notify(starting(reader.kind))
         shards.append(_start_shard(source, plan))
         origin: FeatureOrigin = value_of(shards[0].origin.remote(), loop, turn)
         for note in origin.notes:

@@ -10,6 +10,7 @@ import pytest
 from orchestrator.commands.run import _fleet_spec
 from orchestrator.preparation import prepare
 from pipelines import fleet
+from pipelines.actors import starting
 from pipelines.cluster import ClusterResources, NodeResources, RayHandle
 from tests.helpers import features_experiment
 from workers.errors import ClusterError
@@ -50,10 +51,17 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, waited: bool) ->
     monkeypatch.setattr(fleet, "check_shared_storage", probed.append)
     monkeypatch.setattr("workers.data_shard.data_shard_class", no_actor)
     spec = _fleet_spec(prepare(features_experiment(tmp_path)))
+    said: list[str] = []
     with pytest.raises(ClusterError, match="an actor would start now"):
-        fleet.Fleet(spec, cast(RayHandle, Joined()), notify=print)
+        fleet.Fleet(spec, cast(RayHandle, Joined()), notify=said.append)
+    assert said[-1] == "starting actors"
     assert [watch.asked for watch in Watch.made] == [False], "the autoscaler is still asked"
     return probed
+
+
+def test_the_start_of_actors_is_announced_with_the_backbone_where_one_is_loaded() -> None:
+    assert starting("images") == "starting actors and loading the backbone"
+    assert starting("features") == "starting actors"
 
 
 def test_storage_is_probed_on_nodes_that_were_waited_for(
