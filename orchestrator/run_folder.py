@@ -1,7 +1,8 @@
 """Where a run keeps its log, predictions and report: in the storage, or beside it when the storage is remote.
 
 Logs are appended to, which object stores cannot do, so with a remote storage a run works in a local folder that
-is fetched from the storage when a run is continued elsewhere and published to it at the start and at the end.
+is fetched from the storage when a run is continued elsewhere and published to it at the start and at the end, however
+it ends.
 """
 
 from __future__ import annotations

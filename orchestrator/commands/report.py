@@ -43,6 +43,7 @@ def find_run(run: str, storage: str) -> Path:
     runs = opened.local_path("runs") if opened.is_local else Path("luca-runs")
     if "/" not in run and run not in ("", ".", "..") and os.path.isdir(runs / run):
         return runs / run
-    there = sorted(f.name for f in runs.iterdir() if f.is_dir()) if os.path.isdir(runs) else []
+    entries = runs.iterdir() if os.path.isdir(runs) else ()
+    there = sorted(f.name for f in entries if f.is_dir() and not f.name.startswith("."))
     listed = ", ".join(there[-10:]) if there else "none yet"
     raise StorageError(f"there is no run {run!r} in {runs}: runs there are {listed}")

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from orchestrator.experiment_files import load_experiment
 from orchestrator.preparation import Prepared, check_backbone, prepare
 from orchestrator.run_folder import fetch_run, publish_run
 from orchestrator.tracking import CompositeTracker, RunFinished, RunStarted, build_trackers
-from workers.errors import LucaError, one_line
+from workers.errors import LucaError, StorageError, one_line
 from workers.storage.atomic import write_atomic
 from workers.storage.filesystem import Storage
 
@@ -81,13 +82,21 @@ def run_experiment(experiment: Experiment, *, console: bool = True) -> dict[str,
     with claimed(prepared.bank, prepared.experiment.run_id, writes=not all_is_scored(prepared)):
         if prepared.bank.latest() != (prepared.head.version if prepared.head else None):
             prepared = prepare(experiment)  # somebody was learning into it until now
-        return _run(prepared, started, console=console)
+        run, run_dir = prepared.experiment.run_id, prepared.run_dir
+        fetch_run(run, prepared.storage, run_dir)
+        try:
+            summary = _run(prepared, started, console=console)
+        except (Exception, KeyboardInterrupt):
+            with suppress(StorageError):  # which may be the very reason
+                publish_run(run, prepared.storage, run_dir)
+            raise
+        publish_run(run, prepared.storage, run_dir)
+        return summary
 
 
 def _run(prepared: Prepared, started: float, *, console: bool) -> dict[str, Any]:
     """A run whose bank nobody else is learning into."""
     experiment, run_dir = prepared.experiment, prepared.run_dir
-    fetch_run(experiment.run_id, prepared.storage, run_dir)
     with build_trackers(experiment.tracking, run_dir, console=console) as tracker:
         write_atomic(Storage.open(str(run_dir)), "experiment.yaml", experiment.to_yaml().encode())
         publish_run(experiment.run_id, prepared.storage, run_dir)
@@ -102,7 +111,7 @@ def _run(prepared: Prepared, started: float, *, console: bool) -> dict[str, Any]
                 resumed=prepared.learned > 0,
             )
         )
-        for warning in prepared.stream.warnings:
+        for warning in prepared.warnings:
             tracker.notify(warning, "warning")
         try:
             summary = _learn_and_score(prepared, tracker, started)
@@ -119,7 +128,6 @@ def _run(prepared: Prepared, started: float, *, console: bool) -> dict[str, Any]
             )
             raise
         tracker.handle(RunFinished("finished", time.perf_counter() - started, summary))
-    publish_run(experiment.run_id, prepared.storage, run_dir)
     return summary
 
 
@@ -266,7 +274,7 @@ def _finish(
         "cache": dict(outcome.cache),
         "parameters": {name: total(f"{name}_parameters") for name in ("stored", "nonzero")}
         | {name: total(name) for name in ("dense_bytes", "stored_bytes")},
-        "warnings": list(prepared.stream.warnings),
+        "warnings": list(prepared.warnings),
         "seconds_by_stage": seconds,
     }
     results.write_summary(run_dir, summary)

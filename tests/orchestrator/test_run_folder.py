@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
 
+from orchestrator.commands import run as run_module
 from orchestrator.run_folder import fetch_run, publish_run
-from workers.errors import StorageError
+from tests.helpers import features_experiment
+from workers.errors import DataError, StorageError
 from workers.storage.filesystem import Storage
 
 FILES = {"events.jsonl": b"one\n", "predictions/after-00000.parquet": b"two", "summary.json": b"{}"}
@@ -75,3 +78,25 @@ def test_what_is_here_already_stays(storage: Storage, folder: Path) -> None:
 def test_a_run_that_nobody_published_leaves_nothing_here(storage: Storage, tmp_path: Path) -> None:
     fetch_run("demo", storage, tmp_path / "there" / "demo")
     assert files(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(DataError("a bad picture"), "failed"), (KeyboardInterrupt(), "stopped")]
+)
+def test_a_run_that_ends_badly_is_published_with_its_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: str
+) -> None:
+    published: list[str] = []
+
+    def publish(_run: str, _storage: Storage, folder: Path) -> None:
+        published.append((folder / "events.jsonl").read_text().splitlines()[-1])
+        raise StorageError("the storage is gone too")
+
+    def learn(*_: object) -> None:
+        monkeypatch.setattr(run_module, "publish_run", publish)
+        raise error
+
+    monkeypatch.setattr(run_module, "_learn_and_score", learn)
+    with pytest.raises(type(error)):
+        run_module.run_experiment(features_experiment(tmp_path), console=False)
+    assert [json.loads(last)["status"] for last in published] == [status]
