@@ -9,6 +9,7 @@ import numpy as np
 
 from orchestrator.tracking import Notice
 from pipelines.actors import fetch
+from workers.wording import fixed
 
 if TYPE_CHECKING:
     from orchestrator.experiment import Experiment
@@ -82,9 +83,9 @@ class Gate:
         failures = []
         bounds = self._settings
         if bounds.min_accuracy is not None and accuracy < bounds.min_accuracy:
-            failures.append(f"accuracy {accuracy:.4f} is below {bounds.min_accuracy}")
+            failures.append(f"accuracy {fixed(accuracy, 4)} is below {bounds.min_accuracy}")
         if bounds.max_forgetting is not None and forgetting > bounds.max_forgetting:
-            failures.append(f"forgetting {forgetting:.4f} is above {bounds.max_forgetting}")
+            failures.append(f"forgetting {fixed(forgetting, 4)} is above {bounds.max_forgetting}")
         measured = {
             "validation": {
                 "router": router,

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workers.wording import plural
+
+__all__ = ["aligned", "human_bytes", "plural", "printable", "shortened"]
+
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -44,11 +48,6 @@ def shortened(names: Sequence[str], *, room: int = 60) -> str:
             return f"{', '.join(shown)} and {len(names) - len(shown)} more"
         shown.append(name)
     return ", ".join(shown)
-
-
-def plural(count: int, word: str, words: str | None = None) -> str:
-    """A number with its word: 1 task, 3 tasks, 1,000 classes."""
-    return f"{count:,} {word if count == 1 else words or word + 's'}"
 
 
 def printable(text: str) -> str:

@@ -16,6 +16,7 @@ from orchestrator.report.methods import KIND_TITLES
 from orchestrator.report.story import TaskFacts
 from orchestrator.scores import is_joint
 from orchestrator.tracking.console import duration
+from workers.wording import fixed, plural
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -199,10 +200,10 @@ def headline(data: ReportData) -> list[str]:
     if primary is None or not data.learned:
         return ["No task has been evaluated yet."]
     m = primary.metrics
-    tasks = "1 task" if data.learned == 1 else f"{data.learned} tasks"
+    tasks = plural(data.learned, "task")
     of = f" of {len(data.tasks)}" if len(data.tasks) > data.learned else ""
     out = [
-        f"After {tasks}{of} with {data.classes:,} classes, {percent(m['final_accuracy'])} % of the "
+        f"After {tasks}{of} with {plural(data.classes, 'class', 'classes')}, {percent(m['final_accuracy'])} % of the "
         f"{data.test_samples:,} test samples are classified rightly {among(data, primary)}, by "
         f"{primary.method.title}" + (f" ({primary.method.note})." if primary.method.note else ".")
     ]
@@ -219,7 +220,7 @@ def _over_time(m: Mapping[str, float]) -> str:
             f"Averaged over the steps it was {percent(m['average_incremental_accuracy'])} %"
         )
     if "forgetting" in m:
-        lost = 100 * m["forgetting"]
+        lost = round(100 * m["forgetting"], 1)
         verb = "lost" if lost >= 0 else "gained"
         parts.append(
             f"earlier tasks have {verb} {abs(lost):.1f} points on average since their best"
@@ -268,7 +269,7 @@ def cards(data: ReportData) -> list[dict[str, str]]:
             continue
         out.append(
             {
-                "value": f"{column.scale * value:.{column.digits}f}",
+                "value": fixed(column.scale * value, column.digits),
                 "unit": column.unit,
                 "label": f"{column.title}, {primary.method.title}",
             }
@@ -326,8 +327,8 @@ def task_cells(task: TaskFacts) -> tuple[str | None, ...]:
     whole = [f"{v:,}" if v is not None else None for v in (task.train, task.validation, task.test)]
     return (
         *whole,
-        f"{task.seconds:.1f}" if task.seconds is not None else None,
-        f"{task.last_loss:.3f}" if task.last_loss is not None else None,
+        fixed(task.seconds, 1) if task.seconds is not None else None,
+        fixed(task.last_loss, 3) if task.last_loss is not None else None,
         f"{task.stored:,}" if task.stored is not None else None,
         percent(task.density) if task.density is not None else None,
     )
@@ -336,14 +337,14 @@ def task_cells(task: TaskFacts) -> tuple[str | None, ...]:
 def class_list(task: TaskFacts, most: int = 12) -> str:
     """The task's class names, the first few of many."""
     if not task.class_names:
-        return f"{task.class_count} classes" if task.class_count else ""
+        return plural(task.class_count, "class", "classes") if task.class_count else ""
     more = len(task.class_names) - most
     return ", ".join(task.class_names[:most]) + (f", and {more} more" if more > 0 else "")
 
 
 def percent(share: float) -> str:
     """A share in per cent with one digit."""
-    return f"{100 * share:.1f}"
+    return fixed(100 * share, 1)
 
 
 def clock(seconds: float) -> tuple[str, str]:
@@ -375,7 +376,7 @@ def _cell(data: ReportData, m: MethodResult, column: Column) -> str | None:
     if column.metric == "routing_accuracy" and _task_is_given(data, m):
         return "given"
     value = value_of(m, column)
-    return None if value is None else f"{column.scale * value:.{column.digits}f}"
+    return None if value is None else fixed(column.scale * value, column.digits)
 
 
 def _task_is_given(data: ReportData, m: MethodResult) -> bool:

@@ -6,11 +6,12 @@ from typing import Any
 
 from orchestrator.sweep.results import SweepResult, accuracy, nonzero
 from pipelines.search.ledger import TrialRecord
+from workers.wording import fixed
 
 
 def percent(value: float | None) -> str:
     """An accuracy in per cent with one decimal."""
-    return "-" if value is None else f"{100 * value:.1f}"
+    return "-" if value is None else fixed(100 * value, 1)
 
 
 def short(value: Any, *, digits: int = 3) -> str:

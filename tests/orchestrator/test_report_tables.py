@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator import results
-from orchestrator.report import load_report, print_summary
+from orchestrator.report import load_report, print_summary, view
 from orchestrator.report.tables import print_report
 from tests.orchestrator.streams import METHODS, make_run
 
@@ -95,3 +95,15 @@ def test_names_are_not_read_as_markup(tmp_path):
     rows.add(method="[red]x[/]", after_task=0, task=0, sample=["a"], label=[0], predicted=[0])
     results.write_chunk(tmp_path, 0, rows)
     assert "[red]x[/]" in printed(tmp_path, 100)
+
+
+def test_no_forgetting_is_printed_without_a_sign(tmp_path):
+    data = load_report(make_run(tmp_path / "run", tasks=3))
+    for m in data.methods:
+        m.metrics["forgetting"] = -1e-17
+    out = io.StringIO()
+    print_report(data, Console(file=out, width=120))
+    assert "-0.0" not in out.getvalue()
+    assert " 0.0" in out.getvalue()
+    assert any(card["value"] == "0.0" for card in view.cards(data))
+    assert "lost 0.0 points" in " ".join(view.headline(data))

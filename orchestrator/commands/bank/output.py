@@ -81,7 +81,7 @@ def shown(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value + 0.0:.6g}"  # no negative zero
     if isinstance(value, list | tuple):
         return ", ".join(shown(item) for item in value)
     return printable(str(value))
