@@ -87,5 +87,7 @@ def test_other_classes_are_refused_whatever_is_kept(
     InProcess.run(experiment, evaluators=1, events=Events())
     write_features(tmp_path / "features.parquet", classes=7)
     kept = experiment.model_copy(update={"known_tasks": "keep"})
-    with pytest.raises(BankError, match=r"keep the order of known classes with stream\.class_order"):
+    with pytest.raises(
+        BankError, match=r"keep the order of known classes with stream\.class_order"
+    ):
         prepare(kept)
