@@ -40,6 +40,7 @@ from orchestrator.tracking.events import json_value
 from workers.errors import CorruptionError, StorageError
 from workers.storage.atomic import write_atomic
 from workers.storage.filesystem import Storage
+from workers.storage.sealed_parquet import seal_fault, sealed
 
 __all__ = [
     "METRIC_COLUMNS",
@@ -229,7 +230,7 @@ def read_predictions(run_dir: RunDir, columns: Sequence[str] | None = None) -> p
 
     Raises:
         StorageError: the run's folder has none, or they cannot be read.
-        CorruptionError: a file is not Parquet.
+        CorruptionError: a file is not Parquet, or not as it was written.
     """
     storage = Storage.open(run_dir)
     chunks = _chunks(storage)
@@ -317,14 +318,14 @@ def _chunk_key(storage: Storage, path: str) -> str:
 
 def _metadata(storage: Storage, path: str) -> dict[bytes, bytes]:
     try:
-        return pq.read_schema(storage.open_mmap(path)).metadata or {}
+        return pq.read_schema(_sound(storage, path)).metadata or {}
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(storage, path, error) from error
+        raise _damaged(storage, path, str(error)) from error
 
 
-def _damaged(storage: Storage, path: str, error: BaseException) -> CorruptionError:
+def _damaged(storage: Storage, path: str, fault: str) -> CorruptionError:
     return CorruptionError(
-        f"{storage.describe(path)} is not a readable Parquet file ({str(error).splitlines()[0]}); "
+        f"{storage.describe(path)} is not a readable Parquet file ({fault.splitlines()[0]}); "
         "remove it and run the same command again"
     )
 
@@ -340,14 +341,25 @@ def _chunks(storage: Storage) -> dict[int, str]:
 
 
 def _write_table(run_dir: RunDir, path: str, table: pa.Table) -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
-    write_atomic(Storage.open(run_dir), path, memoryview(sink.getvalue()))
+    write_atomic(Storage.open(run_dir), path, sealed(table))
 
 
 def _read_table(storage: Storage, path: str, columns: Sequence[str]) -> pa.Table:
     try:
-        table = pq.read_table(storage.open_mmap(path), columns=list(columns))
+        table = pq.read_table(_sound(storage, path), columns=list(columns))
         return table.replace_schema_metadata(None)
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(storage, path, error) from error
+        raise _damaged(storage, path, str(error)) from error
+
+
+def _sound(storage: Storage, path: str) -> pa.BufferReader:
+    """A file's bytes, which match their checksum.
+
+    Raises:
+        CorruptionError: they do not.
+    """
+    buffer = storage.open_mmap(path).read_buffer()
+    fault = seal_fault(buffer)
+    if fault is not None:
+        raise _damaged(storage, path, fault)
+    return pa.BufferReader(buffer)

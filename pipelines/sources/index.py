@@ -1,7 +1,9 @@
 """Remembers the content digests of files by path, size and change time, so that a second listing reads none of them.
 
-One Arrow file a folder or table, kept beside the features of the storage.  It is a convenience: where it is missing,
-damaged or cannot be written, the digests are computed again; and a shard that reads a sample checks its digest.
+One Arrow file a folder or table, kept beside the features of the storage, followed by a digest of its bytes: a bank
+says what it learned by these digests, so a damaged one must not pass for the data's.  The index is a convenience:
+where it is missing, damaged or cannot be written, the digests are computed again; and a shard that reads a sample
+checks its digest.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _COLUMNS = ["path", "size", "mtime_ns", "content"]
+_SEAL = 32
+"""Bytes of the digest at a file's end."""
 
 
 class DigestIndex:
@@ -89,9 +93,11 @@ class DigestIndex:
         try:
             if not self._storage.exists(self._path):
                 return None
-            return pa.ipc.open_file(
-                pa.BufferReader(self._storage.read_bytes(self._path))
-            ).read_all()
+            data = self._storage.read_bytes(self._path)
+            table, seal = data[:-_SEAL], data[-_SEAL:]
+            if content_digest(table).encode() != seal:
+                return None
+            return pa.ipc.open_file(pa.BufferReader(table)).read_all()
         except (StorageError, pa.ArrowException):
             return None
 
@@ -101,5 +107,6 @@ class DigestIndex:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
+        data = sink.getvalue().to_pybytes()
         with contextlib.suppress(StorageError):
-            write_atomic(self._storage, self._path, memoryview(sink.getvalue()))
+            write_atomic(self._storage, self._path, data + content_digest(data).encode())

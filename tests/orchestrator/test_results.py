@@ -154,6 +154,32 @@ def test_a_damaged_file_is_named(tmp_path):
         read_predictions(tmp_path)
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_changed_bit_never_passes_for_other_predictions(tmp_path, joined):
+    write_predictions(tmp_path, tasks=1)
+    if joined:
+        consolidate_predictions(tmp_path)
+    path = tmp_path / ("predictions.parquet" if joined else "predictions/after-00000.parquet")
+    written, data = read_predictions(tmp_path), path.read_bytes()
+    keys = prediction_keys(tmp_path)
+    for at in range(0, len(data), 7):
+        path.write_bytes(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
+        try:
+            read = read_predictions(tmp_path)
+        except CorruptionError:
+            assert prediction_keys(tmp_path) == {}
+            continue
+        assert same(read, written), at  # the checksum's own mark was hit
+        assert prediction_keys(tmp_path) == keys
+
+
+def test_predictions_without_a_checksum_are_read_as_before(tmp_path):
+    write_predictions(tmp_path, tasks=1)
+    written = read_predictions(tmp_path)
+    pq.write_table(written, tmp_path / "predictions/after-00000.parquet")
+    assert same(read_predictions(tmp_path), written)
+
+
 def test_files_can_be_read_by_other_programs(tmp_path):
     write_predictions(tmp_path, tasks=2)
     consolidate_predictions(tmp_path)

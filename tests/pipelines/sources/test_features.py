@@ -148,6 +148,17 @@ def test_a_second_listing_decodes_no_feature(
     assert second.feature_width == 6
 
 
+def test_a_changed_bit_of_the_index_never_passes_for_other_data(tmp_path: Path) -> None:
+    path = write_features(tmp_path / "f.parquet", ["a", "b"])
+    settings = {"kind": "features", "path": path, "cache_dir": tmp_path / "index"}
+    first = source(**settings).samples()
+    (index,) = (tmp_path / "index").iterdir()
+    data = index.read_bytes()
+    for at in range(0, len(data), 7):
+        index.write_bytes(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
+        assert source(**settings).samples().equals(first), at
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_are_refused_with_file_and_row(
     tmp_path: Path, value: float
