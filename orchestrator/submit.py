@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.experiment_files import load_experiment, preset_names
+from orchestrator.job_agent import submit_when_ready
 from pipelines.cluster import check_kept_storage
 from pipelines.cluster.joining import code_root, packages
 from pipelines.cluster.reaching import check_reachable
@@ -92,7 +93,7 @@ def submit(
 
     Raises:
         SettingsError: the experiment is wrong, or its file is not in ``working_dir``.
-        ClusterError: the dashboard cannot be reached, refuses us, or storage would be lost.
+        ClusterError: the dashboard cannot be reached, refuses us or starts no jobs, or storage would be lost.
     """
     settings = load_experiment(experiment, overrides)
     check_kept_storage(settings.storage)
@@ -109,7 +110,8 @@ def submit(
         root = code_root()
         if root is not None and not (folder and (folder / "orchestrator" / "cli.py").exists()):
             runtime_env["py_modules"] = packages(root)
-        name, running = _start(client, entrypoint(source, overrides), submission_id, runtime_env)
+        command = entrypoint(source, overrides)
+        name, running = _start(client, command, submission_id, runtime_env, say)
     if running:
         say(f"job {name} is running already")
     else:
@@ -239,7 +241,7 @@ def _package(experiment: str, working_dir: str | Path | None) -> Iterator[tuple[
 
 
 def _start(
-    client: Any, command: str, submission_id: str | None, runtime_env: dict[str, Any]
+    client: Any, command: str, submission_id: str | None, runtime_env: dict[str, Any], say: Say
 ) -> tuple[str, bool]:
     """Submit under the first name that is free; (name, whether it was running already)."""
     known = {job.submission_id: job for job in client.list_jobs() if job.submission_id}
@@ -257,10 +259,12 @@ def _start(
         number += 1
         name = f"{submission_id}-{number}"
     try:
-        started = client.submit_job(entrypoint=command, submission_id=name, runtime_env=runtime_env)
+        started = submit_when_ready(
+            client, say=say, entrypoint=command, submission_id=name, runtime_env=runtime_env
+        )
     except (RuntimeError, ValueError, OSError) as error:
         raise ClusterError(f"the job was not accepted: {_reason(error)}") from error
-    return str(started), False
+    return started, False
 
 
 def follow_job(client: Any, name: str, url: str, *, say: Say, write: Say) -> Submitted:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.job_agent import submit_when_ready
 from orchestrator.submit import (
     _copy_log,
     _package,
@@ -136,19 +137,62 @@ def test_an_experiment_outside_the_working_directory_is_refused(tmp_path: Path) 
 
 def test_a_running_job_of_that_name_is_not_started_twice() -> None:
     client = Client([Job("a", "RUNNING")])
-    assert _start(client, "run", "a", {}) == ("a", True)
+    assert _start(client, "run", "a", {}, print) == ("a", True)
     assert client.submitted == []
 
 
 def test_a_running_job_with_another_command_is_refused() -> None:
     with pytest.raises(ClusterError, match="ray job stop a"):
-        _start(Client([Job("a", "PENDING", "other")]), "run", "a", {})
+        _start(Client([Job("a", "PENDING", "other")]), "run", "a", {}, print)
 
 
 @pytest.mark.parametrize("status", ["FAILED", "STOPPED", "SUCCEEDED"])
 def test_a_job_that_ended_is_followed_by_the_next_number(status: str) -> None:
     client = Client([Job("a", "FAILED"), Job("a-2", status)])
-    assert _start(client, "run", "a", {}) == ("a-3", False)
+    assert _start(client, "run", "a", {}, print) == ("a-3", False)
+
+
+@dataclass
+class Starting(Client):
+    """A cluster whose job agent comes after so many tries."""
+
+    refusals: int = 0
+    words: str = "500: No available agent to submit job, please try again later."
+
+    def submit_job(self, **arguments: Any) -> str:
+        if self.refusals:
+            self.refusals -= 1
+            raise RuntimeError(f"Request failed with status code {self.words}")
+        return super().submit_job(**arguments)
+
+
+def test_a_cluster_that_has_no_job_agent_yet_is_tried_again() -> None:
+    said: list[str] = []
+    client = Starting(refusals=3)
+    waits: list[float] = []
+    name = submit_when_ready(
+        client, say=said.append, sleep=waits.append, submission_id="a", entrypoint="run"
+    )
+    assert name == "a"
+    assert len(client.submitted) == 1
+    assert len(waits) == 3
+    assert said == ["waiting for the cluster's agent that starts jobs"]
+
+
+def test_a_cluster_that_gets_no_job_agent_is_one_sentence_with_the_cure() -> None:
+    client = Starting(refusals=100)
+    with pytest.raises(
+        ClusterError, match=r"port 52365.*--dashboard-agent-listen-port 52399"
+    ) as caught:
+        submit_when_ready(client, say=print, patience=0, submission_id="a")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_job_that_is_refused_for_another_reason_is_not_tried_again() -> None:
+    client = Starting(refusals=100, words="500: runtime_env is too large.")
+    with pytest.raises(ClusterError, match=r"not accepted.*runtime_env is too large"):
+        _start(client, "run", "a", {}, print)
+    assert client.refusals == 99
 
 
 def test_a_broken_log_connection_repeats_nothing() -> None:
