@@ -16,8 +16,7 @@ from orchestrator.yaml_text import parse_yaml
 from pipelines.discovery import Discovery, discover
 from pipelines.stream.class_incremental import permuted
 from workers.errors import SettingsError
-from workers.storage.atomic import write_atomic
-from workers.storage.filesystem import Storage
+from workers.storage.atomic import write_file
 
 PUBLISHED = "vit_base_patch16_224.augreg_in21k"
 EMBEDDED = "demo_vit"
@@ -55,8 +54,7 @@ def init_command(
         remarks.append(why)
     text = experiment_text(name, found, backbone=PUBLISHED if backbone is None else backbone)
     _check(text, str(target))
-    folder = Storage.open(str(target.resolve().parent))
-    write_atomic(folder, target.name, text.encode())
+    write_file(target, text.encode())
     for remark in remarks:
         _say(remark)
     shown = str(target)

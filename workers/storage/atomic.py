@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import os
 import secrets
 from collections.abc import Callable
 from typing import BinaryIO
@@ -62,6 +63,16 @@ def write_atomic(storage: Storage, path: str, content: Content) -> None:
         _discard(storage, temporary)
         raise
     storage.sync_directory(directory)
+
+
+def write_file(path: str | os.PathLike[str], content: Content) -> None:
+    """:func:`write_atomic` for a local file that the user named, outside of any storage.
+
+    Raises:
+        StorageError: it cannot be written; the old file is untouched.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    write_atomic(Storage.of_folder(folder), name, content)
 
 
 def write_exclusive(storage: Storage, path: str, content: Content) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from workers.errors import BankError, CorruptionError, StorageError
-from workers.storage.atomic import write_atomic
+from workers.storage.atomic import write_file
 from workers.storage.bank import Bank
 from workers.storage.bank_json import JsonObject, check_name, plain, seal, sha256, unseal
 from workers.storage.bank_manifest import ObjectRef, TaskRecord, content_digest
@@ -106,7 +106,6 @@ def export_version(version: BankVersion, path: str | os.PathLike[str]) -> int:
         CorruptionError: an object of the version is damaged.
         StorageError: the file cannot be written.
     """
-    folder, name = os.path.split(os.path.abspath(path))
     plan = _plan(version)
     header = write_header(
         (planned.target for planned in plan),
@@ -122,7 +121,7 @@ def export_version(version: BankVersion, path: str | os.PathLike[str]) -> int:
             start = 8 + int.from_bytes(data[:8], "little")
             file.write(data[start + planned.source.start : start + planned.source.end])
 
-    write_atomic(Storage.open(folder), name, write)
+    write_file(path, write)
     return len(header) + (plan[-1].target.end if plan else 0)
 
 

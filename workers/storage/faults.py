@@ -21,13 +21,21 @@ _PAST: dict[Verb, str] = {
 }
 
 
+IN_STORAGE = "point `storage` elsewhere"
+"""What helps where a place in the storage cannot be used."""
+
+IN_FOLDER = "name a file elsewhere"
+"""What helps where a file that the user named cannot be written."""
+
+
 @contextmanager
-def explained(verb: Verb, what: Callable[[], str]) -> Iterator[None]:
+def explained(verb: Verb, what: Callable[[], str], *, instead: str = IN_STORAGE) -> Iterator[None]:
     """Turns what ``os`` and pyarrow raise in the body into a StorageError.
 
     Args:
         verb: what is done there.
         what: names the file; called only when something went wrong.
+        instead: what else a user can do when the place cannot be used.
     """
     arrow = sys.modules.get("pyarrow")  # while nobody has imported it, it raises nothing
     faults: tuple[type[BaseException], ...] = (OSError,)
@@ -36,9 +44,15 @@ def explained(verb: Verb, what: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except faults as error:
-        raise StorageError(
-            f"{what()} cannot be {_PAST[verb]}: {reason(error)}{_remedy(error, verb)}"
-        ) from error
+        raise fault(error, verb, what(), instead=instead) from error
+
+
+def fault(
+    error: BaseException, verb: Verb, what: str, *, instead: str = IN_STORAGE
+) -> StorageError:
+    """The sentence for what ``os`` or pyarrow raised; arguments as of :func:`explained`."""
+    remedy = _remedy(error, verb, instead)
+    return StorageError(f"{what} cannot be {_PAST[verb]}: {reason(error)}{remedy}")
 
 
 def reason(error: BaseException) -> str:
@@ -49,14 +63,12 @@ def reason(error: BaseException) -> str:
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-def _remedy(error: BaseException, verb: Verb) -> str:
+def _remedy(error: BaseException, verb: Verb, instead: str) -> str:
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.ENOSPC, errno.EDQUOT):
-        return "; free some space or point `storage` elsewhere, then run the same command again"
+        return f"; free some space or {instead}, then run the same command again"
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return (
-            f"; this user may not {verb} here: change the permissions or point `storage` elsewhere"
-        )
+        return f"; this user may not {verb} here: change the permissions or {instead}"
     text = str(error)
     if "ACCESS_DENIED" in text or "redential" in text:
         return (

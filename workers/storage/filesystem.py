@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from workers.errors import StorageError
-from workers.storage.faults import Verb, explained, reason
+from workers.storage.faults import IN_FOLDER, IN_STORAGE, Verb, explained, fault, reason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 TEMPORARY_SUFFIX = ".tmp"
 """Names ending so are half-written files of a live or dead writer; readers ignore them."""
+
+_TEMPORARY = re.compile(r"(.*/)?\.(.+)\.[0-9a-f]{16}\.tmp", re.DOTALL)
 
 _OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
 
@@ -61,6 +63,7 @@ class Storage:
         self.root = root
         self.uri = uri
         self._fs = fs
+        self._instead = IN_STORAGE
 
     @classmethod
     def open(cls, where: str | os.PathLike[str] | tuple[pafs.FileSystem, str]) -> Storage:
@@ -100,6 +103,14 @@ class Storage:
         if fs.type_name in _OBJECT_STORES and not root.strip("/"):
             raise StorageError(f"storage '{text}' names no bucket: write {scheme}://bucket/prefix")
         return cls(root.rstrip("/"), fs, text)
+
+    @classmethod
+    def of_folder(cls, folder: str | os.PathLike[str]) -> Storage:
+        """A local folder that is not the user's `storage`; messages do not advise to choose another one."""
+        path = os.path.abspath(folder)
+        found = cls(path, None, path)
+        found._instead = IN_FOLDER
+        return found
 
     @classmethod
     def _from_filesystem(cls, fs: pafs.FileSystem, root: str) -> Storage:
@@ -368,13 +379,25 @@ class Storage:
         from workers.storage.atomic import temporary_name, write_atomic
 
         probe = temporary_name("probe")
-        write_atomic(self, probe, b"luca")
+        try:
+            write_atomic(self, probe, b"luca")
+        except StorageError as error:
+            if error.__cause__ is None:
+                raise
+            # Nobody asked for the probe: the place is what cannot be written.
+            raise fault(error.__cause__, "write", self.describe()) from error.__cause__
         if self.read_bytes(probe) != b"luca":
             raise StorageError(f"{self.describe(probe)} reads back other bytes than were written")
         self.delete(probe)
 
     def _explained(self, verb: Verb, path: str) -> AbstractContextManager[None]:
-        return explained(verb, lambda: self.describe(path))
+        return explained(verb, lambda: self.describe(_final(path)), instead=self._instead)
+
+
+def _final(path: str) -> str:
+    """The name that a temporary was to be renamed to; any other path as it is."""
+    found = _TEMPORARY.fullmatch(path)
+    return path if found is None else f"{found[1] or ''}{found[2]}"
 
 
 def _make_durable_directory(path: str) -> None:

@@ -28,6 +28,7 @@ from typing import Any
 
 from workers.errors import BankLockedError, StorageError
 from workers.storage.atomic import write_atomic
+from workers.storage.faults import fault
 from workers.storage.filesystem import Storage
 
 _CLAIM = ".claim"
@@ -141,7 +142,7 @@ class BankLock:
         claim = self._path(nonce, _CLAIM)
         owner = json.dumps(asdict(LockOwner.me(self._run))).encode()
         try:
-            write_atomic(self._storage, claim, owner)
+            self._write_claim(claim, owner)
             written = self._storage.info(claim)
             now = written.modified if written is not None else 0.0
             living: list[_Claim] = []
@@ -165,6 +166,16 @@ class BankLock:
             self, _release, self._storage, self._directory, nonce, self._pulse, os.getpid()
         )
         return []
+
+    def _write_claim(self, claim: str, owner: bytes) -> None:
+        try:
+            write_atomic(self._storage, claim, owner)
+        except StorageError as error:
+            if error.__cause__ is None:
+                raise
+            # A claim's name is random: the folder of claims is what a user can look at.
+            where = f"{self._what} cannot be locked: {self._storage.describe(self._directory)}"
+            raise fault(error.__cause__, "write", where) from error.__cause__
 
     def check(self) -> None:
         """Confirms with the storage that the lock is still held; called before anything becomes visible.

@@ -13,7 +13,13 @@ import pyarrow.fs as pafs
 import pytest
 
 from workers.errors import StorageError
-from workers.storage.atomic import is_temporary, temporary_name, write_atomic, write_exclusive
+from workers.storage.atomic import (
+    is_temporary,
+    temporary_name,
+    write_atomic,
+    write_exclusive,
+    write_file,
+)
 from workers.storage.filesystem import Storage
 
 
@@ -95,6 +101,18 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(
         write_atomic(storage, "x", b"new")
     assert storage.read_bytes("x") == b"old"
     assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_full_disk_under_a_file_that_the_user_named_is_not_the_storage_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="free some space or name a file elsewhere, then"):
+        write_file(tmp_path / "x", b"new")
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_disk_without_hard_links_still_creates_exclusively(

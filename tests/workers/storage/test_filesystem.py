@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.errors import StorageError
-from workers.storage.atomic import write_atomic
+from workers.storage.atomic import write_atomic, write_exclusive, write_file
 from workers.storage.filesystem import Storage, check_relative
+from workers.storage.lock import BankLock
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -187,3 +188,49 @@ def test_a_place_that_is_read_only_says_so(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", read_only)
     with pytest.raises(StorageError, match="read-only file system; this user may not write here"):
         write_atomic(Storage.open(str(tmp_path)), "x", b"1")
+
+
+@pytest.fixture
+def nothing_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file can be opened for writing, whoever asks: root is not held back by permissions."""
+    real = open
+
+    def refusing(path: str, mode: str = "r", *rest: object, **options: object) -> object:
+        if "w" in mode:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, mode, *rest, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("builtins.open", refusing)
+
+
+@pytest.mark.usefixtures("nothing_opens")
+def test_a_fault_names_the_file_that_was_to_be_written_and_no_temporary(tmp_path: Path) -> None:
+    storage = Storage.open(str(tmp_path))
+    for write in (write_atomic, write_exclusive):
+        with pytest.raises(StorageError) as caught:
+            write(storage, "banks/.x.yaml", b"1")
+        assert str(caught.value) == (
+            f"{tmp_path}/banks/.x.yaml cannot be written: permission denied; this user may not write here: change the "
+            "permissions or point `storage` elsewhere"
+        )
+    with pytest.raises(StorageError, match=f"^{tmp_path} cannot be written: permission denied"):
+        storage.check_writable()
+
+
+@pytest.mark.usefixtures("nothing_opens")
+def test_a_lock_that_cannot_be_taken_names_its_folder_and_no_claim(tmp_path: Path) -> None:
+    lock = BankLock(Storage.open(str(tmp_path)), "lock", what="bank 'b'")
+    with pytest.raises(
+        StorageError, match=f"^bank 'b' cannot be locked: {tmp_path}/lock cannot be written: perm"
+    ):
+        lock.acquire()
+
+
+@pytest.mark.usefixtures("nothing_opens")
+def test_a_file_that_the_user_named_gets_no_advice_about_the_storage(tmp_path: Path) -> None:
+    with pytest.raises(StorageError) as caught:
+        write_file(tmp_path / "new.yaml", b"1")
+    assert str(caught.value) == (
+        f"{tmp_path}/new.yaml cannot be written: permission denied; this user may not write here: change the "
+        "permissions or name a file elsewhere"
+    )
