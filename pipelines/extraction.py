@@ -15,6 +15,7 @@ from pipelines.features import FeaturePlan
 from workers.errors import DataError, FeatureCorruptionError
 from workers.extraction import PartRequest, PartResult
 from workers.storage.features import FeatureCache, PartKey
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from workers.feature_rows import FeatureRows
@@ -183,7 +184,7 @@ class FeatureFlow:
         if len(self._skipped) > self._tolerance:
             first = next(iter(result.skipped))
             raise DataError(
-                f"{first} ({len(self._skipped)} unreadable samples so far, and "
+                f"{first} ({plural(len(self._skipped), 'unreadable sample')} so far, and "
                 f"features.tolerate_unreadable is {self._tolerance})"
             )
         self._extracted(task, len(self._plan.parts[part].rows) - len(result.skipped), result)

@@ -30,6 +30,7 @@ from pipelines.sources.image_folder import hidden_note, split_images
 from pipelines.sources.parquet import encoded_images
 from pipelines.sources.tabular import number_or_text
 from workers.errors import DataError
+from workers.wording import plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -169,13 +170,11 @@ def _in_folder(
     tables = [file for file in others if file.relative.lower().endswith(TABLE_SUFFIXES)]
     where = public_uri(path)
     if not images and not tables:
-        holds = f"{len(others)} other files" if others else "nothing"
+        holds = plural(len(others), "other file") if others else "nothing"
         raise DataError(f"no image and no Parquet or Arrow file below {where!r}; it holds {holds}")
     left = len(others) - len(tables)
     if left:
-        notes.append(
-            f"{where}: {left} file{'s are' if left > 1 else ' is'} neither image nor table and left out"
-        )
+        notes.append(f"{where}: left out {plural(left, 'file')}, neither image nor table")
     notes += hidden_note(where, tree)
     prefix = where.rstrip("/")
     found: list[Input] = []

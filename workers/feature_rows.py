@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from workers.errors import CorruptionError, DataError, FeatureCorruptionError, StorageError
 from workers.storage.features import FeatureCache, FeaturePart, FeatureSet, PartKey
+from workers.wording import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,7 +107,7 @@ def open_rows(
         lacking = sum(int(rows.sizes[i]) - len(parts[i]) for i in short)
         if lacking > rows.tolerance:
             raise FeatureCorruptionError(
-                f"feature parts lack {lacking} samples that were unreadable when they were cached, and "
+                f"feature parts lack {plural(lacking, 'sample')}, unreadable when cached, and "
                 f"features.tolerate_unreadable is {rows.tolerance}"
             )
         row, kept = _rows_by_id(parts, short, rows)

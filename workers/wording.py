@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 
-def plural(count: int, word: str, words: str | None = None) -> str:
-    """A number with its word: 1 task, 3 tasks, 1,000 classes."""
-    return f"{count:,} {word if count == 1 else words or word + 's'}"
+def plural(count: float, word: str, words: str | None = None) -> str:
+    """A number with its word: 1 task, 3 tasks, 1,000 classes, 0.5 GPUs."""
+    number = f"{count:,}" if isinstance(count, int) else f"{count:,g}"
+    return f"{number} {word if count == 1 else words or word + 's'}"
 
 
 def fixed(value: float, digits: int) -> str:

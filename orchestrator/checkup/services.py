@@ -14,6 +14,7 @@ from orchestrator.checkup.finding import Finding, note, ok, wrong
 from orchestrator.commands.text import human_bytes
 from workers.errors import DataError, LucaError, StorageError
 from workers.storage.filesystem import Storage
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from orchestrator.tracking.tracker import WandbSettings
@@ -137,7 +138,8 @@ def _really_join(settings: ClusterSettings) -> Finding:
             "ray", "Ray starts, but no worker answers", f"look at its logs under /tmp/ray: {first}"
         )
     return ok(
-        "ray", f"up after {seconds:.0f} s: {cpus:g} CPUs and {gpus:g} GPUs, and a worker answers"
+        "ray",
+        f"up after {seconds:.0f} s: {plural(cpus, 'CPU')} and {plural(gpus, 'GPU')}, and a worker answers",
     )
 
 

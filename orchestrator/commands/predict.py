@@ -19,6 +19,7 @@ from orchestrator.commands.prediction_output import (
 )
 from pipelines.unlabelled import find_inputs
 from workers.errors import DataError, SettingsError
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from pipelines.prediction import Model
@@ -120,7 +121,7 @@ def _summary(model: Model, count: int, skipped: int, seconds: float, output: str
     unread = f", {skipped:,} unreadable and skipped" if skipped else ""
     where = f" in {output}" if output is not None else ""
     return (
-        f"{count:,} predictions{where}{unread} ({count / max(seconds, 1e-9):,.0f}/s), by bank "
+        f"{plural(count, 'prediction')}{where}{unread} ({count / max(seconds, 1e-9):,.0f}/s), by bank "
         f"{version.bank.name} version {version.version} with router {model.router}"
     )
 

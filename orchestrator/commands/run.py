@@ -19,6 +19,7 @@ from orchestrator.tracking import CompositeTracker, RunFinished, RunStarted, bui
 from workers.errors import LucaError, StorageError, one_line
 from workers.storage.atomic import write_atomic
 from workers.storage.filesystem import Storage
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from orchestrator.driver import Outcome
@@ -56,7 +57,8 @@ def _print_table(summary: dict[str, Any]) -> None:
     print_summary(summary, predictions, console)
     console.print(
         f"bank {summary['bank']} version {summary['version']}, digest {summary['digest'][:16]}; "
-        f"{summary['tasks_learned']} tasks learned, {summary['backbone_images']} images through the "
+        f"{plural(summary['tasks_learned'], 'task')} learned, "
+        f"{plural(summary['backbone_images'], 'image')} through the "
         "backbone in this invocation",
         highlight=False,
     )

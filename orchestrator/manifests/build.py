@@ -22,6 +22,7 @@ from orchestrator.manifests.settings import (
 from orchestrator.yaml_text import write_yaml
 from pipelines.cluster import ClusterResources, NodeResources, plan_actors, unplaced
 from workers.errors import SettingsError
+from workers.wording import plural
 
 Document = dict[str, Any]
 
@@ -44,7 +45,7 @@ def experiment_on_cluster(experiment: Experiment, settings: ManifestSettings) ->
     plan = plan_actors(experiment.cluster, largest)
     missing = unplaced(plan.bundles(), largest)
     if missing:
-        needs = ", ".join(f"{b.cpus:g} CPUs and {b.gpus:g} GPUs" for b in missing)
+        needs = ", ".join(f"{plural(b.cpus, 'CPU')} and {plural(b.gpus, 'GPU')}" for b in missing)
         raise SettingsError(
             f"cluster: the node groups, grown to their max, have no room for actors with {needs}: raise "
             "gpu_workers.max or cpu_workers.max, or lower the counts in the experiment"

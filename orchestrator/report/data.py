@@ -21,6 +21,7 @@ from orchestrator.report.story import Story, TaskFacts
 from orchestrator.tracking.jsonl import read_events
 from workers.errors import CorruptionError, StorageError
 from workers.storage.filesystem import Storage
+from workers.wording import plural
 
 
 @dataclass(frozen=True)
@@ -288,7 +289,7 @@ def _own_warnings(methods: Iterable[MethodResult], story: Story) -> list[str]:
         )
     if story.skipped:
         some = ", ".join(story.skipped[:3]) + (", ..." if len(story.skipped) > 3 else "")
-        out.append(f"{len(story.skipped)} unreadable samples were left out: {some}")
+        out.append(f"left out: {plural(len(story.skipped), 'unreadable sample')} ({some})")
     return out
 
 

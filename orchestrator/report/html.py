@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.report import view
 from orchestrator.report.data import ReportData
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -56,7 +57,9 @@ def render(data: ReportData, plots: Mapping[str, str], files: Iterable[str] = ()
 
 
 def _caption(data: ReportData) -> str:
-    text = f"On the {data.test_samples:,} test samples of all classes seen, after the last task."
+    text = (
+        f"On {plural(data.test_samples, 'test sample')} of all classes seen, after the last task."
+    )
     if data.primary:
         why = (
             "told the task, as the stream gives it"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.report import view
 from orchestrator.report.data import ReportData, data_from
 from orchestrator.report.view import Column
+from workers.wording import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,7 +129,8 @@ def _table(data: ReportData, steps: Sequence[int], metrics: list[Column]) -> Tab
 def captions(data: ReportData) -> list[str]:
     """What a reader must know of the rows."""
     lines = [
-        f"Accuracies in % on the {data.test_samples:,} test samples of all classes seen; per sample unless marked."
+        f"Accuracies in % on {plural(data.test_samples, 'test sample')} of all classes seen; per sample "
+        "unless marked."
     ]
     if data.tasks_given:
         lines.append(

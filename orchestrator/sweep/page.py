@@ -128,7 +128,7 @@ def _facts(result: SweepResult) -> list[tuple[str, Any]]:
     return [
         ("trials", f"{len(result.records)} ({trials})"),
         ("tasks", result.tasks),
-        *result.about.items(),
+        *((k, f"{v:,}" if isinstance(v, int) else v) for k, v in result.about.items()),
         ("images through the backbone", f"{result.backbone_images:,}"),
     ]
 

@@ -39,6 +39,7 @@ from workers.modeling.backbone_check import check_buildable
 from workers.storage.atomic import write_atomic
 from workers.storage.filesystem import Storage
 from workers.storage.lock import BankLock
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from orchestrator.tracking import CompositeTracker
@@ -148,11 +149,11 @@ class _Running:
         for warning in self._streams[0][0].warnings:
             tell(warning, "warning")
         if self._conductor.complete:
-            tell(f"sweep {self._sweep.id} is complete: {before} trials, nothing to run")
+            tell(f"sweep {self._sweep.id} is complete: {plural(before, 'trial')}, nothing to run")
         else:
             verb = "continues" if before else "starts"
             tell(
-                f"sweep {self._sweep.id} {verb}: {self._conductor.total} trials, {before} done, over "
+                f"sweep {self._sweep.id} {verb}: {plural(self._conductor.total, 'trial')}, {before:,} done, over "
                 f"{', '.join(self._sweep.space.domains)}"
             )
             images = self._run_trials()
@@ -167,7 +168,7 @@ class _Running:
         done = self._conductor.ended - before
         seconds = time.perf_counter() - started
         if done:
-            tell(f"{done} trials in {seconds:.0f} s, {60 * done / seconds:.1f} a minute")
+            tell(f"{plural(done, 'trial')} in {seconds:.0f} s, {60 * done / seconds:.1f} a minute")
         return result
 
     def _run_trials(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.sweep.results import SweepResult, accuracy, nonzero
 from pipelines.search.ledger import TrialRecord
-from workers.wording import fixed
+from workers.wording import fixed, plural
 
 
 def percent(value: float | None) -> str:
@@ -129,7 +129,7 @@ def caption(result: SweepResult) -> str:
     samples = result.about.get("validation samples", 0)
     repeats = result.about.get("repeats", 1)
     text = (
-        f"Accuracies in % on {samples:,} validation samples of all classes, router {router}; test samples "
+        f"Accuracies in % on {plural(samples, 'validation sample')} of all classes, router {router}; test samples "
         "play no part."
     )
     if result.best is not None and samples:

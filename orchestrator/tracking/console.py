@@ -19,6 +19,7 @@ from orchestrator.tracking.events import (
     TaskEvaluated,
     TaskLearned,
 )
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -147,8 +148,8 @@ class _Story:
             test = sum(_count(task.get("test")) for task in event.tasks)
             verb = "continues" if event.resumed else "starts"
             return (
-                f"run {event.run} {verb}: {len(event.tasks)} tasks, {train:,} training and {test:,} test "
-                f"samples, bank {event.bank!r} in {event.storage}"
+                f"run {event.run} {verb}: {plural(len(event.tasks), 'task')}, {train:,} training and "
+                f"{plural(test, 'test sample')}, bank {event.bank!r} in {event.storage}"
             )
         if isinstance(event, TaskLearned):
             self._learned[event.task] = event

@@ -20,6 +20,7 @@ from pipelines.sources.index import DigestIndex
 from pipelines.sources.table import Listing
 from pipelines.sources.tabular import TabularSettings, list_tables, refuse_nulls
 from workers.errors import DataError
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -161,7 +162,7 @@ def feature_matrix(
     if not finite.all():
         bad = np.flatnonzero(~finite)
         value = numbers[bad[0]][~np.isfinite(numbers[bad[0]])][0]
-        more = f" and {len(bad) - 1} more rows" if len(bad) > 1 else ""
+        more = f" and {plural(len(bad) - 1, 'more row')}" if len(bad) > 1 else ""
         raise DataError(
             f"{where!r}: column {column!r} holds {value} in row {first_row + bad[0]}{more} (counted from 0); "
             "features must be finite"

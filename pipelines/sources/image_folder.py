@@ -27,6 +27,7 @@ from pipelines.sources.index import DigestIndex
 from pipelines.sources.layout import Layout
 from pipelines.sources.table import Listing, make_listing
 from workers.errors import DataError
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +104,7 @@ class ImageFolderSource(Source):
         notes = []
         if others:
             notes.append(
-                f"{where}: {len(others)} files are no images and are left out, such as {others[0].relative!r}"
+                f"{where}: left out {plural(len(others), 'file')} not an image by name, such as {others[0].relative!r}"
             )
         notes += hidden_note(where, tree)
         return make_listing(
@@ -126,7 +127,7 @@ def hidden_note(where: str, tree: Tree) -> list[str]:
     if not left:
         return []
     return [
-        f"{where}: {len(left)} image{'s' if len(left) > 1 else ''} in hidden files or folders (names that begin with "
+        f"{where}: {plural(len(left), 'image')} in hidden files or folders (names that begin with "
         f"a dot) left out, such as {left[0]!r}"
     ]
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workers.errors import DataError, SettingsError
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +97,9 @@ def assign_splits(
         raise DataError(f"{where}: unknown split {unknown[0]!r}; use 'train' and 'test'")
     counts = Counter(meaning[word] for word in words)
     if "" in counts and len(counts) > 1:
-        raise DataError(f"{where}: {counts['']} of {len(words)} samples say no split, others do")
+        raise DataError(
+            f"{where}: {counts['']:,} of {plural(len(words), 'sample')} without a split, others have one"
+        )
     keep = np.ones(len(words), dtype=bool)
     notes: list[str] = []
     if counts["test"] or counts["validation"]:
@@ -112,7 +115,7 @@ def assign_splits(
         elif counts["validation"]:
             keep = marked != "validation"
             notes.append(
-                f"{where}: {counts['validation']} validation samples are left out, since there are test samples; "
+                f"{where}: left out {plural(counts['validation'], 'validation sample')}, since there are test samples; "
                 "stream.validation_fraction cuts validation out of train"
             )
         return marked, keep, notes

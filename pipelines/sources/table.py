@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pipelines.sources.splits import SplitPlan, assign_splits
 from workers.errors import DataError
 from workers.storage.bank_json import is_text
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -142,7 +143,7 @@ def _check_trained(where: str, table: pa.Table, present: set[str]) -> None:
     missing = sorted(present - trained)
     if missing:
         names = ", ".join(repr(name) for name in missing[:5]) + (", ..." if missing[5:] else "")
-        verb = "class is" if len(missing) == 1 else f"{len(missing)} classes are"
+        verb = "class is" if len(missing) == 1 else f"{len(missing):,} classes are"
         raise DataError(
             f"{where}: {verb} in test only, with nothing to train on: {names}; "
             "add training samples or take the test samples away"
@@ -160,7 +161,7 @@ def _content_warnings(where: str, table: pa.Table) -> list[str]:
     leaked = int(trained[codes[is_test]].sum())
     if leaked:
         warnings.append(
-            f"{where}: {leaked} of {int(is_test.sum())} test samples are also training samples "
+            f"{where}: {leaked:,} of {plural(int(is_test.sum()), 'test sample')} also in training "
             "(equal content): test accuracy flatters"
         )
     label_codes = table["label"].combine_chunks().dictionary_encode().indices.to_numpy()
@@ -168,8 +169,10 @@ def _content_warnings(where: str, table: pa.Table) -> list[str]:
     labels_per_content = np.bincount(pairs[0])
     contradictory = int((labels_per_content > 1).sum())
     if contradictory:
-        warnings.append(f"{where}: {contradictory} contents carry more than one label")
+        warnings.append(f"{where}: {plural(contradictory, 'content')} with more than one label")
     repeated = int((~is_test).sum()) - int(trained.sum())
     if repeated:
-        warnings.append(f"{where}: {repeated} training samples repeat the content of another one")
+        warnings.append(
+            f"{where}: {plural(repeated, 'training sample')} with the content of another one"
+        )
     return warnings

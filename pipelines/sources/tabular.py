@@ -24,6 +24,7 @@ from pipelines.sources.files import (
 from pipelines.sources.splits import split_of_file, split_word
 from pipelines.sources.table import Listing, make_listing
 from workers.errors import DataError, SettingsError
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,7 +76,7 @@ class Tables:
         return make_listing(
             where=locations[0]
             if len(parts) == 1
-            else f"{locations[0]} and {len(parts) - 1} more files",
+            else f"{locations[0]} and {plural(len(parts) - 1, 'more file')}",
             ids=[name for part in parts for name in part.ids],
             labels=[name for part in parts for name in part.labels],
             domains=[name for part in parts for name in part.domains],
@@ -350,7 +351,8 @@ def _labels(
     if low < 0 or high >= len(names):
         wrong = low if low < 0 else high
         raise DataError(
-            f"{where!r}: label {wrong} in row {numbers.index(wrong)} has no name; there are {len(names)} names"
+            f"{where!r}: label {wrong} in row {numbers.index(wrong)} has no name, of "
+            f"{plural(len(names), 'name')}"
         )
     return [names[number] for number in numbers], True, tuple(names)
 

@@ -11,6 +11,7 @@ from typing_extensions import Self
 from pipelines.stream.names import check_names
 from pipelines.stream.settings import ScenarioSettings, TaskPlan, rows_of, task_name
 from workers.errors import SettingsError
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,7 @@ class ClassIncrementalSettings(ScenarioSettings):
         if first > len(ordered):
             field = "first_task_classes" if self.first_task_classes else "classes_per_task"
             raise SettingsError(
-                f"stream.{field} is {first}, but the source has {len(ordered)} classes"
+                f"stream.{field} is {first}, but the source has {plural(len(ordered), 'class', 'classes')}"
             )
         starts = [0, *range(first, len(ordered), self.classes_per_task)]
         groups = [

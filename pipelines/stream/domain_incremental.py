@@ -11,6 +11,7 @@ from typing_extensions import Self
 from pipelines.stream.names import check_names, some
 from pipelines.stream.settings import ScenarioSettings, TaskPlan, rows_of
 from workers.errors import DataError, SettingsError
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from pipelines.sources import Listing
@@ -86,5 +87,5 @@ def domains_of(listing: Listing) -> list[str]:
         count = len(rows_of(listing, split="train", domain="")) + len(
             rows_of(listing, split="test", domain="")
         )
-        raise DataError(f"{count} samples have an empty domain; give each sample one")
+        raise DataError(f"{plural(count, 'sample')} with an empty domain; give each sample one")
     return names

@@ -17,6 +17,7 @@ from pipelines.stream.names import check_names, some
 from pipelines.stream.settings import ScenarioSettings, TaskPlan, rows_of, task_name
 from workers.errors import DataError, SettingsError
 from workers.settings import Settings
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -159,7 +160,7 @@ class ExplicitSettings(ScenarioSettings):
         if len(nobody) and self.unlisted == "refuse":
             labels = sorted(set(listing.samples["label"].take(pa.array(nobody)).to_pylist()))
             raise DataError(
-                f"labels outside the stream: {len(nobody)} samples of {some(labels)} belong to no task; "
+                f"labels outside the stream: {plural(len(nobody), 'sample')} of {some(labels)} in no task; "
                 "list them, or set stream.unlisted: leave_out"
             )
 

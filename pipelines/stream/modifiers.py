@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelines.sources.splits import held_out, seeded_order
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +118,7 @@ class Modifiers:
                 for name, members in self._by_class(plan.train):
                     if len(members) < most:
                         self.warnings.append(
-                            f"{plan.name}: class {name!r} has {len(members)} training samples, "
+                            f"{plan.name}: class {name!r} has {plural(len(members), 'training sample')}, "
                             f"fewer than the {most} shots asked for"
                         )
             limited.append(

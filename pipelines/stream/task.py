@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.wording import plural
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -106,7 +108,7 @@ class TaskDefinition:
 
 
 def _spoken(counts: Mapping[str, int]) -> str:
-    return f"{counts.get('train', 0)} training and {counts.get('validation', 0)} validation samples"
+    return f"{counts.get('train', 0):,} training and {plural(counts.get('validation', 0), 'validation sample')}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -119,3 +120,10 @@ def test_a_terminal_without_unicode_still_gets_its_lines():
 )
 def test_durations_are_written_for_people(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_run_of_one_task_is_counted_as_one():
+    out = io.StringIO()
+    one = replace(START, tasks=[{"name": "task 0", "train": 1000, "test": 1}])
+    PlainConsoleTracker(out).handle(one)
+    assert "starts: 1 task, 1,000 training and 1 test sample, bank 'b'" in out.getvalue()

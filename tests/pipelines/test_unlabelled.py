@@ -61,7 +61,7 @@ def test_images_and_tables_of_one_folder_are_both_found(tmp_path: Path) -> None:
     inputs, notes = find_inputs([str(tmp_path)])
     assert [type(item) for item in inputs] == [ImageFiles, TableRows]
     assert [item.kind for item in inputs] == ["images", "features"]
-    assert notes == [f"{tmp_path}: 1 file is neither image nor table and left out"]
+    assert notes == [f"{tmp_path}: left out 1 file, neither image nor table"]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "feather"])

@@ -60,9 +60,9 @@ def test_a_class_of_one_picture_is_learned_and_said_to_be_never_scored(
 
 def test_equal_pictures_are_kept_and_said(summary: dict[str, Any]) -> None:
     told = " ".join(summary["warnings"])
-    assert "1 contents carry more than one label" in told
+    assert "1 content with more than one label" in told
     assert "2 images in hidden files or folders" in told
-    assert "1 files are no images and are left out, such as 'dark/notes.txt'" in told
+    assert "left out 1 file not an image by name, such as 'dark/notes.txt'" in told
 
 
 def test_class_names_are_the_folders_names_and_lead_nowhere(

@@ -16,6 +16,11 @@ def test_a_count_agrees_with_its_word(count: int, said: str) -> None:
     assert plural(count, "file") == said
 
 
+def test_a_count_may_be_a_fraction() -> None:
+    assert plural(0.5, "GPU") == "0.5 GPUs"
+    assert plural(1.0, "CPU") == "1 CPU"
+
+
 def test_an_irregular_plural_is_given() -> None:
     assert plural(1, "class", "classes") == "1 class"
     assert plural(1000, "class", "classes") == "1,000 classes"

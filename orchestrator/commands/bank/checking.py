@@ -52,7 +52,8 @@ def audit_command(storage: str, name: str, *, as_json: bool) -> bool:
     samples = sum(counts.get("info.samples", 0) for counts in report.samples.values())
     if report.clean:
         out.print(
-            f"no sample and no feature of a sample: no array and no list grows with the {samples:,} training samples, "
+            f"no sample and no feature of a sample: no array and no list grows with the "
+            f"{plural(samples, 'training sample')}, "
             "and no class has so few that its sums would tell them",
             soft_wrap=True,
         )

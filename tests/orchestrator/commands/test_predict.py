@@ -195,7 +195,7 @@ def test_files_that_are_no_images_are_left_out_with_a_word(
     (pictures / "notes.txt").write_text("notes")
     done = typed("predict", "-b", "colours", "--storage", bank_storage, pictures)
     assert done.code == 0
-    assert "1 file is neither image nor table" in done.err
+    assert "left out 1 file, neither image nor table" in done.err
 
 
 @pytest.mark.parametrize(

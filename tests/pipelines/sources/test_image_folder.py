@@ -43,7 +43,7 @@ def test_validation_images_beside_test_images_are_left_out_aloud(tmp_path: Path)
     write_images(tmp_path, {"train/cat": 3, "test/cat": 2, "val/cat": 1})
     found = listing(kind="image_folder", path=tmp_path)
     assert groups(found) == {("train", "", "cat"): 3, ("test", "", "cat"): 2}
-    assert "1 validation samples are left out" in found.warnings[0]
+    assert "left out 1 validation sample, " in found.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,9 @@ def test_files_that_are_no_images_are_left_out_aloud(tmp_path: Path) -> None:
     write_images(tmp_path, {"cat": 3})
     (tmp_path / "cat" / "Thumbs.db").write_text("x")
     (tmp_path / "README").write_text("x")
-    assert "2 files are no images" in listing(kind="image_folder", path=tmp_path).warnings[0]
+    assert (
+        "left out 2 files not an image" in listing(kind="image_folder", path=tmp_path).warnings[0]
+    )
 
 
 def test_hidden_images_are_left_out_aloud_and_other_hidden_files_in_silence(tmp_path: Path) -> None:
@@ -203,8 +205,8 @@ def test_equal_images_in_train_and_test_are_worth_a_warning(tmp_path: Path) -> N
     (tmp_path / "test" / "cat" / "000.png").write_bytes(png(0))
     (tmp_path / "train" / "cat" / "002.png").write_bytes(png(1))
     warnings = listing(kind="image_folder", path=tmp_path).warnings
-    assert "1 of 3 test samples are also training samples" in warnings[0]
-    assert "1 training samples repeat the content" in warnings[1]
+    assert "1 of 3 test samples also in training" in warnings[0]
+    assert "1 training sample with the content" in warnings[1]
 
 
 @pytest.mark.parametrize(

@@ -83,5 +83,5 @@ def test_a_domain_must_have_training_samples_and_every_sample_a_domain(tmp_path:
     with pytest.raises(DataError, match="domain 'y' has test samples only"):
         stream(source, scenario="domain_incremental")
     pq.write_table(feature_table(["a", "a"], ["train", "test"], domain=["x", ""]), path)
-    with pytest.raises(DataError, match="1 samples have an empty domain"):
+    with pytest.raises(DataError, match="1 sample with an empty domain"):
         stream(source, scenario="domain_incremental")

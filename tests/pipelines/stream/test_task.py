@@ -75,7 +75,7 @@ def test_differences_are_sentences(features: dict[str, Any]) -> None:
         "the domain is '', the other's 'x'",
         f"only the first has the classes {one.classes[1]!r}",
         "only the second has the classes 'z'",
-        f"class {one.classes[0]!r} has 3 training and 1 validation samples, "
+        f"class {one.classes[0]!r} has 3 training and 1 validation sample, "
         "the other 9 training and 0 validation samples",
     ]
     turned = replace(one, classes=one.classes[::-1])
