@@ -230,6 +230,7 @@ class Driver:
     # -- the walk --------------------------------------------------------------------------------------------
 
     def _walk(self) -> None:
+        results.discard_damaged_predictions(self._prepared.run_dir)
         scored = results.prediction_keys(self._prepared.run_dir)
         for index in range(self._prepared.learned):
             self._resume(index, scored.get(index))

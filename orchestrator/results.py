@@ -54,6 +54,7 @@ __all__ = [
     "accuracy_matrix",
     "consolidate_predictions",
     "count",
+    "discard_damaged_predictions",
     "forgetting_by_task",
     "method_names",
     "metric_table",
@@ -205,6 +206,21 @@ def prediction_keys(run_dir: RunDir) -> dict[int, str]:
         with suppress(CorruptionError):
             keys[task] = _chunk_key(storage, path)
     return keys
+
+
+def discard_damaged_predictions(run_dir: RunDir) -> None:
+    """Removes predictions that count as absent, before they are made again.
+
+    Raises:
+        StorageError: a file cannot be removed.
+    """
+    storage = Storage.open(run_dir)
+    joined = ["predictions.parquet"] if storage.exists("predictions.parquet") else []
+    for path in [*joined, *_chunks(storage).values()]:
+        try:
+            _metadata(storage, path)
+        except CorruptionError:
+            storage.delete(path)
 
 
 def consolidate_predictions(run_dir: RunDir) -> None:

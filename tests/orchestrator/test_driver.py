@@ -169,6 +169,25 @@ def test_evaluators_that_start_anew_are_told_again(
 # -- resuming ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_damaged_predictions_are_made_again(
+    tmp_path: Path, run: Callable[..., InProcess], joined: bool
+) -> None:
+    first = run(tmp_path)
+    run_dir = first.prepared.run_dir
+    path = run_dir / "predictions/after-00001.parquet"
+    whole = results.read_predictions(run_dir).to_pylist()
+    if joined:
+        results.consolidate_predictions(run_dir)
+        path = run_dir / "predictions.parquet"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+    assert scored_tasks(run(tmp_path)) == ([0, 1, 2] if joined else [1])
+    results.consolidate_predictions(run_dir)
+    assert repr(results.read_predictions(run_dir).to_pylist()) == repr(whole)
+
+
 def test_only_predictions_that_are_missing_are_made_again(
     tmp_path: Path, run: Callable[..., InProcess]
 ) -> None:
