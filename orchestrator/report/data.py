@@ -23,6 +23,8 @@ from workers.errors import CorruptionError, StorageError
 from workers.storage.filesystem import Storage
 from workers.wording import plural
 
+_MOST_BINS, _FEWEST_BINS, _LEAST_IN_BIN = 15, 3, 10
+
 
 @dataclass(frozen=True)
 class Reliability:
@@ -234,14 +236,16 @@ def _confusion(last: results.LastRows, tasks: int) -> NDArray[np.int64] | None:
     return np.bincount(cell, minlength=tasks * tasks).reshape(tasks, tasks)
 
 
-def reliability(last: results.LastRows, bins: int = 15) -> Reliability | None:
-    """The reliability diagram's points, in the bins over which the expected calibration error is taken.
+def reliability(last: results.LastRows) -> Reliability | None:
+    """The reliability diagram's points, in the 15 bins over which the expected calibration error is taken.
 
-    None when the method gives no confidence.
+    Fewer bins where they would hold fewer than ten samples, since chance would make the line a zigzag; at least
+    three.  None when the method gives no confidence.
     """
     known = np.isfinite(last.confidence)
     if not known.any():
         return None
+    bins = min(_MOST_BINS, max(_FEWEST_BINS, int(known.sum()) // _LEAST_IN_BIN))
     confidence = last.confidence[known].astype(np.float64)
     # Samples of equal confidence share their mean correctness, so their order does not matter.
     unique, inverse, sizes = np.unique(confidence, return_inverse=True, return_counts=True)

@@ -139,7 +139,7 @@ def shared_predictions(tmp_path_factory):
 
 
 def test_the_reliability_diagram_shows_the_expected_calibration_error(tmp_path):
-    write_predictions(tmp_path, tasks=3, per_task=25)
+    write_predictions(tmp_path, tasks=3, per_task=50)
     table = read_predictions(tmp_path)
     metrics = metrics_from_predictions(table)
     for method in METHODS:
@@ -147,6 +147,14 @@ def test_the_reliability_diagram_shows_the_expected_calibration_error(tmp_path):
         gap = np.abs(points.accuracy - points.confidence)
         error = (gap * points.samples).sum() / points.samples.sum()
         assert error == pytest.approx(metrics[method]["expected_calibration_error"], abs=1e-9)
+
+
+@pytest.mark.parametrize(("per_task", "bins"), [(1, 2), (10, 3), (30, 6), (80, 15)])
+def test_the_reliability_diagram_of_few_samples_has_few_bins(tmp_path, per_task, bins):
+    write_predictions(tmp_path, tasks=2, per_task=per_task)
+    points = reliability(rows_after(read_predictions(tmp_path), "lda"))
+    assert len(points.samples) == bins
+    assert points.samples.sum() == 2 * per_task
 
 
 def test_the_metric_table_holds_the_same_numbers(tmp_path):
