@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from orchestrator.experiment_files import load_experiment
 from orchestrator.preparation import Prepared, check_backbone, prepare_evaluation
 from workers.errors import BankError, FeatureCorruptionError
+from workers.wording import plural
 
 if TYPE_CHECKING:
     from workers.scored import Scored, TestPart
@@ -35,7 +36,7 @@ def evaluate_command(source: str, overrides: Sequence[str], *, ref: str, as_json
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"bank {version.bank.name} version {version.version}", box=None)
+    table = Table(title=heading(summary), title_justify="left", box=None)
     table.add_column("router")
     table.add_column("accuracy %", justify="right")
     table.add_column("right task %", justify="right")
@@ -46,6 +47,14 @@ def evaluate_command(source: str, overrides: Sequence[str], *, ref: str, as_json
             f"{100 * metrics['routing_accuracy']:.1f}",
         )
     Console().print(table)
+
+
+def heading(summary: Mapping[str, Any]) -> str:
+    """Which version was scored, and on how many test samples of how many classes."""
+    return (
+        f"bank {summary['bank']} version {summary['version']}: {plural(summary['samples'], 'test sample')} of "
+        f"{plural(summary['classes'], 'class', 'classes')}"
+    )
 
 
 def score(prepared: Prepared, version: BankVersion, indices: Sequence[int]) -> Scored:
@@ -116,6 +125,7 @@ def summarise(prepared: Prepared, version: BankVersion, scored: Scored) -> dict[
         "version": version.version,
         "digest": version.digest,
         "samples": len(scored.label),
+        "classes": len(np.unique(scored.label)),
         "metrics": {
             router: {
                 "final_accuracy": float(np.mean(made.predicted == scored.label)),

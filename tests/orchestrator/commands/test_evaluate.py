@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from orchestrator.commands.evaluate import score, summarise
+from orchestrator.commands.evaluate import heading, score, summarise
 from orchestrator.experiment import Experiment
 from orchestrator.preparation import prepare_evaluation
 from pipelines.unlearning import unlearn_task
@@ -31,7 +31,8 @@ def evaluated(experiment: Experiment, ref: str = "latest") -> dict[str, Any]:
 def test_the_newest_version_is_scored_on_all_tests(tmp_path: Path) -> None:
     learn(explicit(tmp_path, *TASKS))
     found = evaluated(explicit(tmp_path, *TASKS))
-    assert (found["version"], found["samples"]) == (3, 60)
+    assert (found["version"], found["samples"], found["classes"]) == (3, 60, 6)
+    assert heading(found) == "bank tiny version 3: 60 test samples of 6 classes"
     assert found["metrics"]["oracle"]["routing_accuracy"] == 1.0
 
 
