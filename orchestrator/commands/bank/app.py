@@ -131,7 +131,11 @@ def unlearn(
     storage: _StorageOption = _STORAGE,
     as_json: _JsonOption = False,
 ) -> None:
-    """Make a new version without a task or a class, as if it had never been there."""
+    """Make a new version without a task or a class.
+
+    A task whose head is its own goes whole: the rest is as if it had never been there. A class leaves its head and
+    the statistics, but the module of its task was trained with it and stays. The command says which holds.
+    """
     from orchestrator.commands.bank.changing import unlearn_command
 
     unlearn_command(storage, name, task=task, label=label, approximate=approximate, as_json=as_json)

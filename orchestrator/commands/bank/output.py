@@ -108,13 +108,22 @@ def ago(created: str, now: datetime | None = None) -> str:
     return "just now"
 
 
+def listed(title: str, values: Iterable[tuple[str, Any]]) -> list[tuple[str, str]]:
+    """Facts for :func:`print_facts`: names and values below each other beside one title."""
+    told = [(name, _spoken(value)) for name, value in values]
+    width = max((len(name) for name, _ in told), default=0)
+    lines = [f"{name:<{width}}  {value}" for name, value in told]
+    return [(title if at == 0 else "", line) for at, line in enumerate(lines)]
+
+
 def pairs(values: Iterable[tuple[str, Any]]) -> str:
     """Names with their values, as in "luca.flow tosca, learning.epochs 20"."""
-    return ", ".join(f"{name} {json.dumps(v) if _nested(v) else v}" for name, v in values)
+    return ", ".join(f"{name} {_spoken(value)}" for name, value in values)
 
 
-def _nested(value: Any) -> bool:
-    return value is None or isinstance(value, bool | list | dict)
+def _spoken(value: Any) -> str:
+    nested = value is None or isinstance(value, bool | list | dict)
+    return json.dumps(value) if nested else str(value)
 
 
 def flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:

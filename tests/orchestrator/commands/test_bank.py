@@ -52,9 +52,30 @@ def test_list_of_an_empty_storage_says_so_and_makes_nothing(luca: Luca, tmp_path
 def test_show_tells_origin_tasks_settings_and_history(luca: Luca, storage: str, ref: str) -> None:
     said = luca("bank", "show", f"tiny{ref}", "--storage", storage)
     assert said.code == 0
+    told = " ".join(said.out.split())
     for words in ("task-00001", "c00", "commit task-00002", "learning.objective local", "width 16"):
-        assert words in said.out
+        assert words in told
     assert ("2 tasks, 4 classes" if ref == "@2" else "3 tasks, 6 classes") in said.out
+
+
+def test_show_has_a_line_for_every_field_of_backbone_and_settings(luca: Luca, storage: str) -> None:
+    said = luca("bank", "show", "tiny", "--storage", storage)
+    lines = said.out.splitlines()
+    digest, backbone, settings = (
+        next(at for at, line in enumerate(lines) if line.startswith(title))
+        for title in ("digest", "backbone", "settings")
+    )
+    assert digest < backbone < settings
+    (objective,) = [line for line in lines if "learning.objective" in line]
+    (flow,) = [line for line in lines if "luca.flow" in line]
+    assert objective.split() == ["learning.objective", "local"]
+    assert objective.index("local") == flow.index(flow.split()[-1])
+    assert any(line.split() in (["width", "16"], ["backbone", "width", "16"]) for line in lines)
+
+
+def test_help_does_not_promise_that_a_class_leaves_no_trace(luca: Luca) -> None:
+    said = " ".join(luca("bank", "unlearn", "--help").out.replace("│", " ").split())
+    assert "the module of its task was trained with it and stays" in said
 
 
 def test_show_fits_a_narrow_terminal(
