@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from orchestrator.checkup.finding import Finding, note, ok, wrong
-from orchestrator.commands.text import human_bytes
+from orchestrator.commands.text import human_bytes, plural
 
 DISTRIBUTION = "luca-orchestrator"
 _SHOWN = ("torch", "timm", "ray", "pyarrow", "numpy", "pydantic", "wandb")
@@ -123,12 +123,15 @@ def check_processors() -> Iterator[Finding]:
         )
     else:
         threads = f"; OMP_NUM_THREADS={asked}" if asked else "; actors set their own threads"
-        yield ok("threads", f"{usable} of {os.cpu_count()} processors can be used{threads}")
+        yield ok(
+            "threads",
+            f"{usable} of {plural(os.cpu_count() or 1, 'processor')} can be used{threads}",
+        )
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if busy > 2 * usable:
         yield note(
             "load",
-            f"{busy:.0f} processes compete for {usable} processors",
+            f"{busy:.0f} processes compete for {plural(usable, 'processor')}",
             "end what need not run, or expect a run to take several times as long",
         )
 

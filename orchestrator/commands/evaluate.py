@@ -36,7 +36,7 @@ def evaluate_command(source: str, overrides: Sequence[str], *, ref: str, as_json
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=heading(summary), title_justify="left", box=None)
+    table = Table(box=None, pad_edge=False)
     table.add_column("router")
     table.add_column("accuracy %", justify="right")
     table.add_column("right task %", justify="right")
@@ -46,7 +46,9 @@ def evaluate_command(source: str, overrides: Sequence[str], *, ref: str, as_json
             f"{100 * metrics['final_accuracy']:.1f}",
             f"{100 * metrics['routing_accuracy']:.1f}",
         )
-    Console().print(table)
+    console = Console(highlight=False)
+    console.print(heading(summary), markup=False, soft_wrap=True)
+    console.print(table)
 
 
 def heading(summary: Mapping[str, Any]) -> str:
