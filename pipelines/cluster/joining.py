@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from pipelines.cluster.capacity import ClusterResources, NodeResources
+from pipelines.cluster.finishing import finish
 from pipelines.cluster.leftovers import new_session_folder
 from pipelines.cluster.messages import Notify, RayMessages
 from pipelines.cluster.reaching import check_reachable, check_speaks_grpc, first_line
@@ -89,6 +90,9 @@ class RayHandle:
         self._closed = True
         if self.how == "present":
             return
+        finish(lambda: self._leave(keep_logs=keep_logs))
+
+    def _leave(self, *, keep_logs: bool) -> None:
         import ray
 
         if self.messages is None:
