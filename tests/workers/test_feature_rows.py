@@ -61,7 +61,7 @@ def test_samples_left_out_within_the_tolerance_are_left_out_of_everything(
 def test_parts_of_a_run_that_tolerated_more_are_looked_at_again(cache: FeatureCache) -> None:
     write(cache, 0, [0, 2])
     write(cache, 1, [1, 2])
-    with pytest.raises(FeatureCorruptionError, match=r"lack 2 samples .*tolerate_unreadable is 1"):
+    with pytest.raises(FeatureCorruptionError, match=r"lack 2 samples, .*tolerate_unreadable is 1"):
         open_rows(cache, rows(tolerance=1))
 
 
