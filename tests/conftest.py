@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,10 @@ os.environ.update(
     WANDB_SILENT="true",
     HF_HUB_OFFLINE="1",
 )
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job starts with Ctrl-C ignored, and hands that on; tests send it on purpose.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RAY_MARKS = {"ray", "cluster", "e2e", "chaos"}
 

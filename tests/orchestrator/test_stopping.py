@@ -8,21 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 import typer
 
 from orchestrator.cli import guarded
 from orchestrator.stopping import StopOnTerm
-
-
-@pytest.fixture(autouse=True)
-def _interruptible() -> Iterator[None]:
-    """A shell's background job starts with SIGINT ignored, and the tests may be one."""
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, former)
 
 
 def send(number: signal.Signals) -> None:
