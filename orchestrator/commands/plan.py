@@ -167,27 +167,18 @@ def _loaded_origin(settings: BackboneSettings, experiment: Experiment) -> Origin
 
 
 def _width(settings: BackboneSettings) -> int:
-    """The width of a timm model, built without memory for its weights.
+    """The width of a model whose weights are not here, or are random.
 
     Raises:
         BackboneError: there is no such model, or it has no [CLS] token.
     """
     from workers.modeling.backbone import Backbone
-    from workers.modeling.backbone_models import RANDOM, check_name
-    from workers.modeling.torchvision_compat import import_timm
+    from workers.modeling.backbone_check import checked_skeleton
+    from workers.modeling.backbone_models import EMBEDDED
 
-    timm = import_timm()
-    check_name(timm, settings.name)
-    import torch
-
-    try:
-        with torch.device("meta"):
-            model = timm.create_model(settings.name, pretrained=False, num_classes=0)
-        if isinstance(getattr(model, "cls_token", None), torch.nn.Parameter):
-            return int(model.num_features)
-    except (RuntimeError, NotImplementedError, ValueError, TypeError):
-        pass  # cannot be built so: loading it says which, in its own words
-    return Backbone.load(settings.model_copy(update={"weights": RANDOM})).width
+    if settings.name in EMBEDDED:
+        return Backbone.load(settings).width
+    return int(checked_skeleton(settings).num_features)  # type: ignore[arg-type]
 
 
 # -- what there is to do -------------------------------------------------------------------------------------

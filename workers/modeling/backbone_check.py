@@ -16,6 +16,8 @@ from workers.modeling.backbone_models import (
 from workers.modeling.weights import weights_file
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from workers.modeling.backbone import BackboneSettings
 
 
@@ -34,6 +36,15 @@ def check_buildable(settings: BackboneSettings) -> None:
     if embedded is not None:
         check_patches(embedded.arguments["patch_size"], settings)
         return
+    check_patches(patch_size(checked_skeleton(settings)), settings)
+
+
+def checked_skeleton(settings: BackboneSettings) -> nn.Module:
+    """A model of timm's without its weights, headless; it says how wide features are.
+
+    Raises:
+        BackboneError: not in timm, no [CLS] token, or an image size that the architecture does not take.
+    """
     from workers.modeling.torchvision_compat import import_timm
 
     timm = import_timm()
@@ -41,4 +52,4 @@ def check_buildable(settings: BackboneSettings) -> None:
     size = {} if settings.image_size is None else {"img_size": settings.image_size}
     model = skeleton(timm, settings, {**size, "num_classes": 0})
     require_cls(model, settings.name)
-    check_patches(patch_size(model), settings)
+    return model
