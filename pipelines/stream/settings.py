@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,6 +81,7 @@ class ScenarioSettings(Settings):
         """Whether evaluation is told the task of every test sample."""
         return False
 
+    @abstractmethod
     def plan(self, listing: Listing, *, seed: int) -> list[TaskPlan]:
         """Cut the listed samples into tasks.
 
@@ -87,7 +89,6 @@ class ScenarioSettings(Settings):
             DataError: the samples do not make such a stream.
             SettingsError: the settings name classes or domains that the samples do not have, or leave some out.
         """
-        raise NotImplementedError
 
 
 def task_name(index: int) -> str:
