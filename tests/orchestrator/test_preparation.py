@@ -36,13 +36,17 @@ def test_a_job_refuses_storage_that_it_would_lose_before_anything_is_written(
     assert not (tmp_path / "here").exists()
 
 
-@pytest.mark.usefixtures("quick_disk")
-def test_features_of_another_width_than_the_banks_are_refused_by_both_widths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_disk: None) -> InProcess:  # noqa: F811
+    """A run that has learned its bank from ``features.parquet``."""
     in_process.without_ray(monkeypatch)
-    experiment = features_experiment(tmp_path)
-    done = InProcess.run(experiment, evaluators=1, events=Events())
+    return InProcess.run(features_experiment(tmp_path), evaluators=1, events=Events())
+
+
+def test_features_of_another_width_than_the_banks_are_refused_by_both_widths(
+    tmp_path: Path, done: InProcess
+) -> None:
+    experiment = done.prepared.experiment
     write_features(tmp_path / "features.parquet", width=24)
     with pytest.raises(BankError, match="features of 16 numbers, and this source gives 24"):
         prepare(experiment)
@@ -59,13 +63,10 @@ def test_features_too_narrow_for_a_bottleneck_are_refused_before_anything_starts
     assert not list((tmp_path / "storage").glob("banks/*"))
 
 
-@pytest.mark.usefixtures("quick_disk")
 def test_a_learned_task_with_other_samples_is_refused_or_kept_as_it_was_learned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, done: InProcess
 ) -> None:
-    in_process.without_ray(monkeypatch)
-    experiment = features_experiment(tmp_path)
-    done = InProcess.run(experiment, evaluators=1, events=Events())
+    experiment = done.prepared.experiment
     write_features(tmp_path / "features.parquet", train=19)
     with pytest.raises(BankError, match=r"20 training.*19 training.*known_tasks=keep leaves"):
         prepare(experiment)
@@ -78,15 +79,9 @@ def test_a_learned_task_with_other_samples_is_refused_or_kept_as_it_was_learned(
     assert "as they are" in warning
 
 
-@pytest.mark.usefixtures("quick_disk")
-def test_other_classes_are_refused_whatever_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_process.without_ray(monkeypatch)
-    experiment = features_experiment(tmp_path)
-    InProcess.run(experiment, evaluators=1, events=Events())
+def test_other_classes_are_refused_whatever_is_kept(tmp_path: Path, done: InProcess) -> None:
     write_features(tmp_path / "features.parquet", classes=7)
-    kept = experiment.model_copy(update={"known_tasks": "keep"})
+    kept = done.prepared.experiment.model_copy(update={"known_tasks": "keep"})
     with pytest.raises(
         BankError, match=r"keep the order of known classes with stream\.class_order"
     ):
