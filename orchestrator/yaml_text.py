@@ -40,9 +40,20 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-class Dumper(yaml.SafeDumper):
-    """PyYAML's safe dumper, which puts quotes around what :func:`parse_yaml` would not take for text."""
+# Line ends beside the newline: PyYAML folds them to blanks unless the text around them stands in double quotes.
+_OTHER_LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 
+
+class Dumper(yaml.SafeDumper):
+    """PyYAML's safe dumper, which puts quotes around what :func:`parse_yaml` would read as something else."""
+
+    def represent_text(self, text: str, style: str | None = None) -> yaml.ScalarNode:
+        """A text in this style, or in double quotes if it would come back changed."""
+        style = '"' if _OTHER_LINE_ENDS.search(text) else style
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+Dumper.add_representer(str, Dumper.represent_text)
 
 # PyYAML reads 1e-3 as text, since YAML 1.1 wanted a dot in it; YAML 1.2, and everybody who writes one, means the number.
 for _either in (_Loader, Dumper):

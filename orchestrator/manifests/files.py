@@ -134,8 +134,7 @@ class _Dumper(Dumper):
 
 
 def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in value else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+    return dumper.represent_text(value, style="|" if "\n" in value else None)
 
 
 _Dumper.add_representer(str, _text)

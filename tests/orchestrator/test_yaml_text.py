@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.manifests.files import to_yaml
 from orchestrator.yaml_text import parse_yaml, write_yaml
 from workers.errors import SettingsError
 
@@ -67,6 +68,8 @@ def test_any_text_is_a_value_or_one_sentence(text: str) -> None:
         max_leaves=8,
     )
 )
+@example(value={"\x85": "a\u2028b", "\ufeff": ["\u2029", "\r\n", "\ud7ff\U0001f600"]})
 @settings(max_examples=30, deadline=None)
 def test_plain_data_are_read_as_they_were_written(value: object) -> None:
     assert parse_yaml(write_yaml(value)) == value
+    assert parse_yaml(to_yaml({"command": value})) == {"command": value}
