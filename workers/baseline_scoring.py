@@ -1,19 +1,22 @@
 """Baselines on the same features: learning the tasks in order and scoring after each.
 
-Their state is small and quick to rebuild, so it lives in the actor alone; an actor that lost it says so, and
-is told the earlier tasks again.
+A baseline's state is small and quick to rebuild, so it lives in the actor alone; an actor that lost it says so, and is
+told the earlier tasks again.  What a baseline predicted is kept (kept_predictions.py).
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workers.errors import StateLostError
 from workers.feature_rows import open_rows
+from workers.kept_predictions import KeptPredictions, test_digest, train_digest
+from workers.modeling.baseline_settings import BaselineSettings
 from workers.modeling.baselines import BASELINES, Baseline, BaselineContext
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.learning_settings import LearningSettings
@@ -25,12 +28,14 @@ from workers.storage.filesystem import Storage
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from workers.feature_rows import FeatureRows
+
 
 class BaselineScorer:
     """Runs baselines over the tasks of a stream, in order.
 
     Args:
-        storage: where features lie.
+        storage: where features lie, and predictions are kept.
         settings: which baselines, and their options.
         seed: seed of the run.
         luca, learning: what LuCA modules of the run look like, for ``joint_luca``.
@@ -52,20 +57,25 @@ class BaselineScorer:
         self._cache = FeatureCache(storage)
         self._settings = settings
         self._seed, self._luca, self._learning, self._tasks = seed, luca, learning, tasks
-        self._baselines: dict[str, Baseline] = {}
-        self._observed = 0
         self._task_known = task_known
-        self._task_classes: dict[int, tuple[int, ...]] = {}
+        self._kept = KeptPredictions(storage, {"seed": seed, "task_known": task_known})
+        self._trains: list[TrainPart] = []
+        self._learned: list[str] = []
+        self._scored: dict[int, str] = {}
+        self._baselines: dict[str, tuple[Baseline, int]] = {}
+        self._at_hand: tuple[int, Tensor, Tensor] | None = None
         self._tests: dict[int, tuple[Tensor, Tensor]] = {}
 
     def score(
         self, after: int, trains: Mapping[int, TrainPart], tests: Sequence[TestPart]
     ) -> tuple[dict[str, MethodPredictions], float]:
-        """Learn the tasks up to ``after`` and predict the samples of ``tests``, in their order.
+        """Predict the samples of ``tests``, in their order, by baselines that learned the tasks up to ``after``.
+
+        What an earlier run predicted from the same is read; the rest is learned, predicted and kept.
 
         Args:
             after: index of the last task.
-            trains: training samples by task index: at least those not yet observed.
+            trains: training samples by task index: at least those not told before.
             tests: test samples of the tasks seen.
 
         Returns:
@@ -74,38 +84,96 @@ class BaselineScorer:
         Raises:
             StateLostError: earlier tasks are missing from ``trains``.
             FeatureCorruptionError: a feature part has to be extracted again.
+            StorageError: predictions cannot be kept.
         """
+        started = time.perf_counter()
+        for task in range(len(self._trains), after + 1):
+            if task not in trains:
+                raise StateLostError(f"task {task} was never told")
+            self._trains.append(trains[task])
+        samples = self._samples_digest(after, tests)
+        last = after == self._tasks - 1
+        # Which samples were left out as unreadable is known to no key.
+        keep = not self._trains[after].rows.tolerance
+        predictions = {}
+        for name in self._settings.baselines:
+            if self._options(name).final_only and not last:
+                continue
+            key = self._kept.key(name, self._made_from(name), samples)
+            made = self._kept.read(key) if keep else None
+            if made is None:
+                made = self._predict(self._learn(name, after), tests)
+                if keep:
+                    self._kept.write(key, made)
+            predictions[name] = made
+        return predictions, time.perf_counter() - started
+
+    # -- what predictions are made from ----------------------------------------------------------------------
+
+    def _options(self, name: str) -> BaselineSettings:
+        options: BaselineSettings = getattr(self._settings.baseline_options, name)
+        return options
+
+    def _made_from(self, name: str) -> dict[str, Any]:
+        options = self._options(name)
+        made_from: dict[str, Any] = {"options": options.model_dump(mode="json")}
+        if options.learns_modules:
+            made_from["luca"] = self._luca.model_dump(mode="json")
+            made_from["learning"] = self._learning.model_dump(mode="json")
+        return made_from
+
+    def _samples_digest(self, after: int, tests: Sequence[TestPart]) -> str:
+        """All tasks learned, in their order, and all test samples."""
+        for train in self._trains[len(self._learned) : after + 1]:
+            before = self._learned[-1] if self._learned else ""
+            both = f"{before} {train_digest(train)}"
+            self._learned.append(hashlib.blake2b(both.encode(), digest_size=16).hexdigest())
+        for test in tests:
+            if test.task not in self._scored:
+                self._scored[test.task] = test_digest(test)
+        scored = " ".join(self._scored[test.task] for test in tests)
+        return f"{self._learned[after]} {scored}"
+
+    # -- learning and predicting -----------------------------------------------------------------------------
+
+    def _learn(self, name: str, after: int) -> Baseline:
+        """A baseline that learned exactly the tasks up to ``after``."""
+        baseline, observed = self._baselines.get(name, (None, 0))
+        if observed > after + 1:
+            baseline, observed = None, 0
+        for task in range(observed, after + 1):
+            if self._at_hand is None or self._at_hand[0] != task:
+                self._at_hand = task, *self._read(self._trains[task].rows)
+            _, features, labels = self._at_hand
+            if baseline is None:
+                baseline = self._create(name, features.shape[1])
+            baseline.observe(features, labels, self._trains[task].classes)
+            self._baselines[name] = baseline, task + 1
+        assert baseline is not None
+        return baseline
+
+    def _create(self, name: str, width: int) -> Baseline:
+        context = BaselineContext(
+            width=width, seed=self._seed, luca=self._luca, learning=self._learning
+        )
+        return BASELINES[name].create(context, self._options(name))
+
+    def _predict(self, baseline: Baseline, tests: Sequence[TestPart]) -> MethodPredictions:
         import torch
 
-        started = time.perf_counter()
-        if self._observed > after + 1:
-            self._baselines, self._observed = {}, 0
-        while self._observed <= after:
-            train = trains.get(self._observed)
-            if train is None:
-                raise StateLostError(f"task {self._observed} was never observed")
-            data = open_rows(self._cache, train.rows)
-            features = torch.from_numpy(data.features.gather(np.arange(len(data.labels))))
-            if not self._baselines:
-                self._baselines = self._create(features.shape[1])
-            for baseline in self._baselines.values():
-                baseline.observe(features, torch.from_numpy(data.labels), train.classes)
-            self._task_classes[self._observed] = train.classes
-            self._observed += 1
-        features, labels = self._read(tests)
-        predictions: dict[str, MethodPredictions] = {}
-        for name, baseline in self._baselines.items():
-            if baseline.cadence == "final" and after < self._tasks - 1:
-                continue
-            made = baseline.predict(features)
-            if self._task_known:
-                made = made.among(self._own_classes(tests, made.classes))
-            predictions[name] = MethodPredictions(
-                predicted=made.class_index.numpy(),
-                confidence=made.confidence.numpy(),
-                log_prob_true=made.label_log_prob(labels).numpy(),
-            )
-        return predictions, time.perf_counter() - started
+        for test in tests:
+            if test.task not in self._tests:
+                self._tests[test.task] = self._read(test.rows)
+        features = torch.cat([self._tests[test.task][0] for test in tests])
+        labels = torch.cat([self._tests[test.task][1] for test in tests])
+        made = baseline.predict(features)
+        if self._task_known:
+            made = made.among(self._own_classes(tests, made.classes))
+        return MethodPredictions(
+            predicted=made.class_index.numpy(),
+            confidence=made.confidence.numpy(),
+            log_prob_true=made.label_log_prob(labels).numpy(),
+        )
 
     def _own_classes(self, tests: Sequence[TestPart], classes: Tensor) -> Tensor:
         """Which of ``classes`` [C] are of each test sample's own task, bool [n, C]."""
@@ -113,27 +181,14 @@ class BaselineScorer:
 
         own = []
         for test in tests:
-            mine = torch.isin(classes, torch.tensor(self._task_classes[test.task]))
+            mine = torch.isin(classes, torch.tensor(self._trains[test.task].classes))
             own.append(mine.expand(len(self._tests[test.task][1]), -1))
         return torch.cat(own)
 
-    def _create(self, width: int) -> dict[str, Baseline]:
-        context = BaselineContext(
-            width=width, seed=self._seed, luca=self._luca, learning=self._learning
-        )
-        options = self._settings.baseline_options
-        return {
-            name: BASELINES[name].create(context, getattr(options, name))
-            for name in self._settings.baselines
-        }
-
-    def _read(self, tests: Sequence[TestPart]) -> tuple[Tensor, Tensor]:
+    def _read(self, rows: FeatureRows) -> tuple[Tensor, Tensor]:
+        """Features [n, d] and labels int64 [n]."""
         import torch
 
-        for test in tests:
-            if test.task not in self._tests:
-                data = open_rows(self._cache, test.rows)
-                features = data.features.gather(np.arange(len(data.labels)))
-                self._tests[test.task] = torch.from_numpy(features), torch.from_numpy(data.labels)
-        known = [self._tests[test.task] for test in tests]
-        return torch.cat([features for features, _ in known]), torch.cat([y for _, y in known])
+        data = open_rows(self._cache, rows)
+        features = data.features.gather(np.arange(len(data.labels)))
+        return torch.from_numpy(features), torch.from_numpy(data.labels)

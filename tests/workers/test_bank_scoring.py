@@ -5,45 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
+from tests.workers.scoring_cases import WIDTH, rows
 from tests.workers.storage.bank_cases import quick_disk  # noqa: F401
 from workers.bank_scoring import Scorer
-from workers.feature_rows import FeatureRows
 from workers.learned import LearnRequest, TaskHeader
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.learning_settings import LearningSettings
 from workers.modeling.luca_settings import LucaSettings
 from workers.registry import RegistryImpl
 from workers.scored import MethodPredictions, Scored, TestPart
-from workers.storage.features import FeatureCache, PartKey
+from workers.storage.features import FeatureCache
 from workers.storage.filesystem import Storage
 from workers.task_learning import fit_whitening, learn_task
 
-TASKS, WIDTH, ROWS = 5, 12, 10
+TASKS = 5
 ROUTERS = ("lda", "entropy", "oracle")
 NAMES = tuple(f"c{c}" for c in range(2 * TASKS))
-
-
-def rows(cache: FeatureCache, task: int, split: str) -> FeatureRows:
-    """Two classes of a task as one part."""
-    rng = np.random.default_rng([task, len(split)])
-    centres = np.random.default_rng(task).normal(size=(2, WIDTH)) * 2
-    labels = np.repeat([2 * task, 2 * task + 1], ROWS)
-    features = centres[labels - 2 * task] + rng.normal(size=(2 * ROWS, WIDTH))
-    ids = [f"{split}-{task}-{i}" for i in range(2 * ROWS)]
-    key = PartKey(backbone="ready", part=f"{task:02d}{split:0>30}", view=0)
-    cache.write(key, ids, features.astype(np.float32))
-
-    return FeatureRows(
-        keys=(key,),
-        sizes=np.array([2 * ROWS]),
-        part=np.zeros(2 * ROWS, dtype=np.int64),
-        row=np.arange(2 * ROWS),
-        labels=labels,
-        ids=pa.array(ids),
-    )
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["raw", "whitened"])

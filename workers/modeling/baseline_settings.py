@@ -18,9 +18,27 @@ class BaselineSettings(Settings):
 
     Attributes:
         bound: "upper" or "lower" for bounds that are no competitors, else None.
+        learns_modules: Whether it learns LuCA modules, as the experiment's luca and learning settings say.
     """
 
     bound: ClassVar[Bound | None] = None
+    learns_modules: ClassVar[bool] = False
+
+    @property
+    def final_only(self) -> bool:
+        """Whether it is scored after the last task only."""
+        return False
+
+
+class CostlyBaselineSettings(BaselineSettings):
+    """Settings of a baseline that may wait for the last task."""
+
+    cadence: Cadence = "every_task"
+
+    @property
+    def final_only(self) -> bool:
+        """Whether it is scored after the last task only."""
+        return self.cadence == "final"
 
 
 class SimpleCilSettings(BaselineSettings):
@@ -79,7 +97,7 @@ class SequentialLinearSettings(BaselineSettings):
     )
 
 
-class JointLinearSettings(BaselineSettings):
+class JointLinearSettings(CostlyBaselineSettings):
     """Settings of `JointLinear`."""
 
     bound: ClassVar[Bound | None] = "upper"
@@ -97,10 +115,11 @@ class JointLinearSettings(BaselineSettings):
     )
 
 
-class JointLucaSettings(BaselineSettings):
+class JointLucaSettings(CostlyBaselineSettings):
     """Settings of `JointLuca`, which learns as the experiment's modules do."""
 
     bound: ClassVar[Bound | None] = "upper"
+    learns_modules: ClassVar[bool] = True
 
     cadence: Cadence = Field(
         "final",

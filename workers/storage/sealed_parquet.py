@@ -30,6 +30,11 @@ def sealed(table: pa.Table) -> bytes:
     return bytes(data)
 
 
+def is_sealed(buffer: pa.Buffer) -> bool:
+    """Whether a file's bytes hold a checksum at all."""
+    return _rfind(memoryview(buffer), _MARK) is not None
+
+
 def seal_fault(buffer: pa.Buffer) -> str | None:
     """What is wrong with a file's bytes, or None when they match their checksum or have none."""
     view = memoryview(buffer)

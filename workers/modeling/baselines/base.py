@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from workers.errors import DataError
-from workers.modeling.baseline_settings import BaselineSettings, Cadence
+from workers.modeling.baseline_settings import BaselineSettings
 from workers.modeling.luca_settings import LucaSettings
 
 
@@ -71,14 +71,12 @@ class Baseline(ABC):
 
     Attributes:
         name: Name in experiments and reports.
-        Options: Its settings, which also say whether it is a bound.
-        cadence: Whether it is scored after every task, or, being costly, only at the end.
+        Options: Its settings, which also say whether it is a bound, and after which tasks it is scored.
         exemplar_free: False when it keeps training samples.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type[BaselineSettings]]
-    cadence: Cadence = "every_task"
     exemplar_free: ClassVar[bool] = True
 
     @classmethod

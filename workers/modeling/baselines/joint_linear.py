@@ -39,7 +39,6 @@ class JointLinear(Baseline):
         self._table = ClassTable(context.width)
         self._memory = Memory(self._table)
         self._options = options
-        self.cadence = options.cadence
         self._fitted: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self.penalty: float | None = None
 

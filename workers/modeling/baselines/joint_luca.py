@@ -27,12 +27,11 @@ class JointLuca(Baseline):
     Options = JointLucaSettings
     exemplar_free = False
 
-    def __init__(self, context: BaselineContext, options: JointLucaSettings) -> None:
+    def __init__(self, context: BaselineContext) -> None:
         if context.luca is None or context.learning is None:
             raise SettingsError(
                 "baseline 'joint_luca' needs the luca and learning settings of the experiment."
             )
-        self.cadence = options.cadence
         self._luca = context.luca
         self._learning = context.learning
         self._seed = context.seed
@@ -43,7 +42,8 @@ class JointLuca(Baseline):
     @classmethod
     def create(cls, context: BaselineContext, options: JointLucaSettings) -> JointLuca:
         """An untrained baseline."""
-        return cls(context, options)
+        del options  # they say when it is scored, not how it learns
+        return cls(context)
 
     def observe(self, features: Tensor, labels: Tensor, classes: Sequence[int]) -> None:
         """Keeps the task's samples; learning waits until a prediction is asked for."""
