@@ -75,7 +75,9 @@ class FeaturePart:
 
     def to_table(self) -> pa.Table:
         """Columns ``id`` and ``feature`` sharing this part's memory, with the key in the schema's metadata."""
-        return _table(self.key, self.ids, self.features)
+        import pyarrow as pa
+
+        return pa.Table.from_batches([_batch(self)])
 
     @classmethod
     def from_table(cls, table: pa.Table) -> FeaturePart:
@@ -135,20 +137,21 @@ def checked_features(
 
 def _first_not_finite(features: NDArray[Any]) -> int | None:
     if features.dtype == np.float32:
-        # NaN and infinity survive a sum; a finite sum proves all is well in one quick pass.
+        # NaN and infinity survive a sum of squares; a finite one proves all is well in one quick pass.
+        flat = features.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(features.sum(dtype=np.float32)):
+            if np.isfinite(np.dot(flat, flat)):
                 return None
     rows = ~np.isfinite(features).all(axis=1)
     return int(np.argmax(rows)) if rows.any() else None
 
 
-def _table(key: PartKey, ids: pa.Array, features: NDArray[Any]) -> pa.Table:
+def _batch(part: FeaturePart) -> pa.RecordBatch:
     import pyarrow as pa
 
-    n, width = features.shape
-    item = pa.float16() if features.dtype == np.float16 else pa.float32()
-    values = pa.Array.from_buffers(item, n * width, [None, pa.py_buffer(features)])
+    key, (n, width) = part.key, part.features.shape
+    item = pa.float16() if part.features.dtype == np.float16 else pa.float32()
+    values = pa.Array.from_buffers(item, n * width, [None, pa.py_buffer(part.features)])
     column = pa.FixedSizeListArray.from_arrays(values, width)
     schema = pa.schema(
         [pa.field(ID, pa.string()), pa.field(FEATURE, column.type)],
@@ -160,7 +163,7 @@ def _table(key: PartKey, ids: pa.Array, features: NDArray[Any]) -> pa.Table:
             b"luca.checksum": _PREFIX + _UNSET,
         },
     )
-    return pa.Table.from_arrays([ids, column], schema=schema)
+    return pa.RecordBatch.from_arrays([part.ids, column], schema=schema)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -182,12 +185,8 @@ def file_pieces(part: FeaturePart) -> list[bytes | pa.Buffer]:
     import pyarrow as pa
     import xxhash
 
-    table = part.to_table()
-    batch = pa.RecordBatch.from_arrays(
-        [_one_chunk(column) for column in table.columns], schema=table.schema
-    )
-    sink = _Pieces()
-    with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), table.schema) as writer:
+    batch, sink = _batch(part), _Pieces()
+    with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), batch.schema) as writer:
         writer.write_batch(batch)
     state = xxhash.xxh3_128()
     for piece in sink.pieces:
