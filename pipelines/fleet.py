@@ -36,7 +36,7 @@ class FleetSpec:
         tasks: number of tasks in the stream.
         settings: what modules are learned with, as the bank keeps it.
         defaults: what the bank notes for predictions.
-        learns: whether anything is left to learn; without it no trainer starts.
+        learns: whether anything is left to learn; without it no trainer is planned, waited for or started.
     """
 
     storage: str
@@ -72,7 +72,10 @@ class Fleet:
         self.spec = spec
         self._ray = ray
         self.plan: ActorPlan = plan_actors(
-            spec.cluster, ray.resources(), backbone=spec.reader.kind == "images"
+            spec.cluster,
+            ray.resources(),
+            backbone=spec.reader.kind == "images",
+            learns=spec.learns,
         )
         for note in self.plan.notes:
             notify(note)
@@ -86,7 +89,7 @@ class Fleet:
                 check_shared_storage(spec.storage)  # as the nodes see it that have come
             notify(starting(spec.reader.kind))
             self.shards = self._start_shards()
-            self.trainers = self._start_trainers() if spec.learns else []
+            self.trainers = self._start_trainers() if self.plan.trainers.count else []
             self.evaluators = self._start_evaluators()
         except BaseException:
             self.close()

@@ -22,7 +22,7 @@ from pipelines.cluster.capacity import (
     amount,
     unplaced,
 )
-from pipelines.cluster.settings import ClusterSettings, Count
+from pipelines.cluster.settings import Auto, ClusterSettings
 from workers.errors import ClusterError
 
 Role = Literal["shard", "trainer", "evaluator", "learner"]
@@ -101,31 +101,40 @@ def _options(num_cpus: float, num_gpus: float, threads: int) -> dict[str, Any]:
 
 
 def plan_actors(
-    settings: ClusterSettings, resources: ClusterResources, *, backbone: bool = True
+    settings: ClusterSettings,
+    resources: ClusterResources,
+    *,
+    backbone: bool = True,
+    learns: bool = True,
 ) -> ActorPlan:
     """How many actors of each kind, and what each reserves.
 
     Counts given in the settings are kept: on a joined cluster the run then waits until it can give
     them.  Automatic counts are those that fit beside each other now, with at least one of each kind
-    and no more trainers than tasks in flight.
+    that is needed and no more trainers than tasks in flight.
 
     Args:
         settings: the experiment's cluster settings.
         resources: what the cluster has now.
         backbone: whether shards run a backbone; without one (ready features) they get no GPU unless
             ``gpus_per_shard`` says so.
+        learns: whether there is anything to learn; without it there are no trainers, and nothing is kept for them.
 
     Raises:
         ClusterError: a local start lacks a GPU that the settings ask for.
     """
-    shard_gpus = _gpus_per_shard(settings, resources, backbone)
+    trainers = settings.trainers if learns else 0
+    shard_gpus = _gpus_per_shard(settings, resources, backbone, trainers)
     if resources.local:
-        return _plan_local(settings, resources, shard_gpus)
-    return _plan_joined(settings, resources, shard_gpus)
+        return _plan_local(settings, resources, shard_gpus, trainers)
+    return _plan_joined(settings, resources, shard_gpus, trainers)
 
 
 def _gpus_per_shard(
-    settings: ClusterSettings, resources: ClusterResources, backbone: bool
+    settings: ClusterSettings,
+    resources: ClusterResources,
+    backbone: bool,
+    trainers: int | Auto,
 ) -> float:
     """The share of a GPU per shard when it is left to us: all that others leave, evenly."""
     if settings.gpus_per_shard != "auto":
@@ -133,7 +142,7 @@ def _gpus_per_shard(
     if not backbone or resources.gpus < 1e-9:
         return 0.0
     room = Room(resources.nodes)
-    learners = _count(settings.trainers, 1) * settings.workers_per_task
+    learners = _count(trainers, 1) * settings.workers_per_task
     for count, gpus in (
         (learners, settings.gpus_per_trainer),
         (_count(settings.evaluators, 1), settings.gpus_per_evaluator),
@@ -156,13 +165,16 @@ def _floor(share: float) -> float:
 
 
 def _plan_local(
-    settings: ClusterSettings, resources: ClusterResources, shard_gpus: float
+    settings: ClusterSettings,
+    resources: ClusterResources,
+    shard_gpus: float,
+    stated_trainers: int | Auto,
 ) -> ActorPlan:
     cpus = max(1, int(resources.cpus))
     together = settings.workers_per_task
     alone = not settings.gpus_per_trainer and together == 1
     trainers = _count(
-        settings.trainers, min(settings.tasks_in_flight, max(1, cpus // 4)) if alone else 1
+        stated_trainers, min(settings.tasks_in_flight, max(1, cpus // 4)) if alone else 1
     )
     evaluators = _count(settings.evaluators, 1)
     if shard_gpus:
@@ -173,7 +185,7 @@ def _plan_local(
         in_memory = int(min(resources.memory, 2**50) // SHARD_MEMORY)
         fitting = min(cpus // settings.cpus_per_shard, in_memory)
     shards = _count(settings.shards, max(1, fitting))
-    share = math.floor(100 * resources.cpus / (trainers * together)) / 100
+    share = math.floor(100 * resources.cpus / max(1, trainers * together)) / 100
     plan = ActorPlan(
         RolePlan("shard", shards, 0.0, shard_gpus, settings.cpus_per_shard),
         *_trainers(settings, trainers, 0.0 if together == 1 else min(1.0, share)),
@@ -193,24 +205,30 @@ def _plan_local(
 
 
 def _plan_joined(
-    settings: ClusterSettings, resources: ClusterResources, shard_gpus: float
+    settings: ClusterSettings,
+    resources: ClusterResources,
+    shard_gpus: float,
+    trainers: int | Auto,
 ) -> ActorPlan:
     room = Room(resources.when_idle().nodes)
     cpus = room.cpus
     notes: list[str] = []
     sizes: dict[Role, Bundle] = {
         "shard": Bundle(settings.cpus_per_shard, shard_gpus),
-        "trainer": Bundle(settings.cpus_per_trainer, settings.gpus_per_trainer),
+        "trainer": Bundle(0.0),
         "evaluator": Bundle(settings.cpus_per_evaluator, settings.gpus_per_evaluator),
     }
-    asked: dict[Role, Count] = {
+    if trainers:
+        sizes["trainer"] = Bundle(settings.cpus_per_trainer, settings.gpus_per_trainer)
+    asked: dict[Role, int | Auto] = {
         "shard": settings.shards,
-        "trainer": settings.trainers,
+        "trainer": trainers,
         "evaluator": settings.evaluators,
     }
     together = settings.workers_per_task
     one_each = sum(size.cpus for size in sizes.values())
-    automatic = together == 1 and all(count == "auto" for count in asked.values())
+    alone = together == 1 or not trainers
+    automatic = alone and all(count in ("auto", 0) for count in asked.values())
     if 0 < cpus < one_each and automatic:
         sizes["evaluator"] = Bundle(0.0, settings.gpus_per_evaluator)
         if cpus < sizes["shard"].cpus + sizes["trainer"].cpus:
@@ -251,7 +269,7 @@ def _trainers(
 ) -> tuple[RolePlan, RolePlan | None]:
     """The trainers, and the workers that learn for them when several learn one task together."""
     gpus, threads = settings.gpus_per_trainer, settings.cpus_per_trainer
-    if settings.workers_per_task == 1:
+    if settings.workers_per_task == 1 or not count:
         return RolePlan("trainer", count, cpus, gpus, threads), None
     learners = count * settings.workers_per_task
     return (
@@ -260,5 +278,5 @@ def _trainers(
     )
 
 
-def _count(stated: Count, automatic: int) -> int:
+def _count(stated: int | Auto, automatic: int) -> int:
     return stated if isinstance(stated, int) else automatic

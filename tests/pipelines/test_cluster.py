@@ -393,6 +393,37 @@ def test_workers_that_learn_together_fit_any_laptop() -> None:
     assert plan_actors(ClusterSettings(), laptop(2)).learners is None
 
 
+@pytest.mark.parametrize(
+    "wish",
+    [
+        ClusterSettings(),
+        ClusterSettings(trainers=3, cpus_per_trainer=4),
+        ClusterSettings(workers_per_task=4),
+    ],
+)
+@pytest.mark.parametrize("resources", [laptop(2), cluster(node("a", 2)), cluster(node("head", 0))])
+def test_where_nothing_is_to_be_learned_no_trainer_is_planned_or_waited_for(
+    wish: ClusterSettings, resources: ClusterResources
+) -> None:
+    plan = plan_actors(wish, resources, learns=False)
+    assert (plan.trainers.count, plan.learners) == (0, None)
+    scoring = 0 if resources.local else plan.shards.count + plan.evaluators.count
+    assert plan.bundles() == (Bundle(1),) * scoring
+    assert plan.shards.count >= 1 <= plan.evaluators.count
+
+
+def test_where_nothing_is_to_be_learned_shards_take_the_trainers_gpu() -> None:
+    wish = ClusterSettings(gpus_per_trainer=1)
+    for resources in (laptop(8, 1), cluster(node("a", 8, 1))):
+        assert plan_actors(wish, resources, learns=False).shards.num_gpus == 1.0
+
+
+def test_where_nothing_is_to_be_learned_one_cpu_holds_a_shard() -> None:
+    plan = plan_actors(ClusterSettings(), cluster(node("a", 1)), learns=False)
+    assert [role.num_cpus for role in plan.roles] == [1, 0, 0]
+    assert not plan.notes
+
+
 class Leaving(RayHandle):
     """A Ray that takes its time to stop, or fails to."""
 

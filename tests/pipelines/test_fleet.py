@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -11,7 +13,7 @@ from orchestrator.commands.run import _fleet_spec
 from orchestrator.preparation import prepare
 from pipelines import fleet
 from pipelines.actors import starting
-from pipelines.cluster import ClusterResources, NodeResources, RayHandle
+from pipelines.cluster import Bundle, ClusterResources, NodeResources, RayHandle
 from tests.helpers import features_experiment
 from workers.errors import ClusterError
 
@@ -74,3 +76,24 @@ def test_storage_is_not_probed_twice_on_nodes_that_were_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert started(tmp_path, monkeypatch, waited=False) == []
+
+
+def test_a_run_that_only_scores_waits_for_no_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[Bundle] = []
+
+    def wait(bundles: Sequence[Bundle], **_: Any) -> bool:
+        waited.extend(bundles)
+        raise ClusterError("enough")
+
+    monkeypatch.setattr(fleet, "wait_for_resources", wait)
+    wish = features_experiment(tmp_path, cluster={"trainers": 2, "cpus_per_trainer": 8})
+    spec = _fleet_spec(prepare(wish))
+    for learns, expected in ((True, {1.0, 8.0}), (False, {1.0})):
+        waited.clear()
+        with pytest.raises(ClusterError, match="enough"):
+            fleet.Fleet(
+                replace(spec, learns=learns), cast(RayHandle, Joined()), notify=lambda _: None
+            )
+        assert {bundle.cpus for bundle in waited} == expected
