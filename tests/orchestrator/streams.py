@@ -19,6 +19,7 @@ from orchestrator.tracking import (
 )
 
 METHODS = ("lda", "entropy", "batch_entropy", "oracle", "simplecil", "joint_linear")
+MORE_METHODS = (*METHODS, "batch_entropy_shuffled")
 
 
 def chance_of_right(method: str, after: int, on: int) -> float:
@@ -41,7 +42,7 @@ def rows_after(
     for method in methods:
         if method.startswith("joint") and after < tasks - 1:
             continue
-        rng = np.random.default_rng([seed, after, METHODS.index(method)])
+        rng = np.random.default_rng([seed, after, MORE_METHODS.index(method)])
         for on in range(after + 1):
             label = on * classes + np.arange(per_task) % classes
             right = rng.random(per_task) < chance_of_right(method, after, on)

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.report import build_report
 from orchestrator.sweep.page import render_sweep
-from tests.orchestrator.streams import make_run
+from tests.orchestrator.streams import MORE_METHODS, make_run
 from tests.orchestrator.test_sweep_results import FAILED, PUBLISHED, result, trial
 
 CHROMIUM = next(
@@ -110,6 +110,23 @@ def test_the_report_is_drawn_and_never_wider_than_the_window(page, tmp_path, wid
     assert len(colours) > 50
     margin = picture.crop((width - 8, 0, width, 3000))
     assert margin.getcolors() == [(8 * 3000, (255, 255, 255))]
+
+
+@pytest.mark.parametrize("width", [785, 1085, 1585])
+def test_the_tables_of_a_report_are_whole_on_common_screens(tmp_path, width):
+    folder = make_run(tmp_path / "made-up", tasks=5, methods=MORE_METHODS)
+    script = (
+        "<script>const page = document.documentElement, tables = [...document.querySelectorAll('.scroll')];"
+        "document.title = [tables.length > 2, page.scrollWidth <= page.clientWidth,"
+        "tables.every(t => t.scrollWidth <= t.clientWidth)].join();</script></body>"
+    )
+    page = build_report(folder).read_text("utf-8")
+    page = re.sub(r"<meta http-equiv[^>]*>", "", page).replace("</body>", script)
+    (tmp_path / "report.html").write_text(page, encoding="utf-8")
+    visit = Visit(
+        tmp_path / "report.html", tmp_path / "v", f"--window-size={width},900", "--dump-dom"
+    )
+    assert "<title>true,true,true</title>" in visit.dom
 
 
 def test_the_table_of_a_sweep_is_whole_on_a_wide_screen(tmp_path: Path) -> None:
