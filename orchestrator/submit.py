@@ -120,7 +120,8 @@ def submit(
         )
         say(f"submitted job {name} to {url}{former}")
     if not follow:
-        say(f"to follow it: luca submit {shlex.quote(experiment)} --submission-id {name}")
+        again = follow_command(experiment, overrides, url, working_dir, name, variables)
+        say(f"to follow it: {again}")
         return Submitted(name, url, "RUNNING" if running else "PENDING", 0)
     return follow_job(client, name, url, say=say, write=write)
 
@@ -130,6 +131,30 @@ def entrypoint(source: str, overrides: Sequence[str]) -> str:
     words = ["python", "-m", "orchestrator.cli", "run", source]
     for override in overrides:
         words += ["-o", override]
+    return shlex.join(words)
+
+
+def follow_command(
+    experiment: str,
+    overrides: Sequence[str],
+    url: str,
+    working_dir: str | Path | None,
+    name: str,
+    variables: Sequence[str],
+) -> str:
+    """The command that follows a submitted job, whatever the shell's variables say by then.
+
+    With the same options as before: a job is known by its command, and where it has ended meanwhile this resumes it.
+    """
+    words = ["luca", "submit", experiment]
+    for override in overrides:
+        words += ["-o", override]
+    words += ["--address", url]
+    if working_dir is not None:
+        words += ["--working-dir", str(working_dir)]
+    words += ["--submission-id", name]
+    for variable in variables:
+        words += ["--env", variable]
     return shlex.join(words)
 
 

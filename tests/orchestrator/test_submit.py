@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shlex
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import orchestrator.submit
+from orchestrator.cli import app, guarded
 from orchestrator.job_agent import submit_when_ready
 from orchestrator.submit import (
     _copy_log,
@@ -106,12 +110,54 @@ def test_a_named_variable_that_is_not_set_is_refused() -> None:
 
 
 def test_overrides_reach_the_job_whatever_they_contain() -> None:
-    import shlex
-
     command = entrypoint("my exp.yaml", ["storage=/a b", "stream.class_order=[a, 'b']"])
     assert shlex.split(command)[3:] == [
         "run", "my exp.yaml", "-o", "storage=/a b", "-o", "stream.class_order=[a, 'b']",
     ]  # fmt: skip
+
+
+@dataclass
+class Remembering(Client):
+    """A cluster that runs what it is given, for ever or until it is asked how the job is."""
+
+    def submit_job(self, **arguments: Any) -> str:
+        name = super().submit_job(**arguments)
+        self.jobs.append(Job(name, "RUNNING", arguments["entrypoint"]))
+        return name
+
+    async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
+        self.get_job_info(name).status = "SUCCEEDED"
+        yield f"log of {name}"
+
+
+def test_the_command_that_is_printed_follows_the_job_when_it_is_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    addresses: list[str] = []
+    client = Remembering()
+
+    def connect(url: str, seconds: float) -> Client:
+        addresses.append(url)
+        return client
+
+    monkeypatch.setattr(orchestrator.submit, "connect", connect)
+    monkeypatch.setenv("MY_NAME", "x")
+    folder = tmp_path / "my work"
+    folder.mkdir()
+    (folder / "e.yaml").write_text(
+        "name: mine\nstream: {scenario: class_incremental, classes_per_task: 2, source: {kind: demo}}\n"
+    )
+    words = ["submit", str(folder / "e.yaml"), "-o", "storage=/shared/a b", "-o", "seed=3"]
+    words += ["--address", "head:8265", "--working-dir", str(folder), "--env", "MY_NAME"]
+    assert guarded(lambda: app(args=[*words, "--no-follow"], standalone_mode=False)) == 0
+    (hint,) = re.findall("to follow it: (.*)", capsys.readouterr().err)
+    pasted = shlex.split(hint)
+    assert pasted[0] == "luca"
+    assert guarded(lambda: app(args=pasted[1:], standalone_mode=False)) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, len(client.submitted)) == ("log of raysubmit_1", 1)
+    assert "is running already" in shown.err
+    assert addresses == ["http://head:8265"] * 2
 
 
 def test_an_experiment_file_travels_alone_without_a_working_directory(tmp_path: Path) -> None:
