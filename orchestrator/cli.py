@@ -13,6 +13,7 @@ import typer
 from orchestrator.commands.bank.app import bank
 from orchestrator.stopping import INTERRUPTED, StopOnTerm
 from workers.errors import LucaError, one_line
+from workers.imports import spare_pandas
 
 app = typer.Typer(
     name="luca",
@@ -292,6 +293,7 @@ def stream_show(
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: user mistakes end in one sentence and exit code 2, Ctrl-C in 130, SIGTERM in 143."""
+    spare_pandas()
     sys.exit(guarded(lambda: app(args=arguments, standalone_mode=False)))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workers.extraction import Extractor, PartRequest, PartResult
 from workers.images_check import unreadable_images
+from workers.imports import spare_pandas
 from workers.runtime import prepare_process
 from workers.storage.filesystem import Storage
 
@@ -46,8 +47,10 @@ class DataShardImpl:
         device: str,
         threads: int,
     ) -> None:
-        if reader.kind == "images":  # ready features need no torch
+        if reader.kind == "images":
             prepare_process(threads)
+        else:  # ready features need no torch
+            spare_pandas()
         self._settings = settings
         self._reader = reader
         self._storage = storage

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workers.errors import BankError
+from workers.imports import spare_pandas
 from workers.learned import Arrays, Committed, LearnedArrays, TaskHeader
 from workers.storage.bank import Bank, BankVersion
 from workers.storage.bank_draft import TaskDraft
@@ -45,6 +46,7 @@ class RegistryImpl:
         code: str,
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
+        spare_pandas()
         self._backbone, self._settings = dict(backbone), dict(settings)
         self._defaults = defaults
         self._bank = Bank.open_or_create(Storage.open(storage), bank)

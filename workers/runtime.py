@@ -1,6 +1,8 @@
-"""What every actor process does first: threads as planned, denormals flushed."""
+"""What every actor process does first: threads as planned, denormals flushed, no pandas."""
 
 from __future__ import annotations
+
+from workers.imports import spare_pandas
 
 
 def prepare_process(threads: int) -> None:
@@ -9,6 +11,7 @@ def prepare_process(threads: int) -> None:
     Two spinning threads on a busy core make the same work ten times slower, and a fixed number makes
     results the same wherever the actor runs.
     """
+    spare_pandas()
     import torch
 
     torch.set_num_threads(threads)

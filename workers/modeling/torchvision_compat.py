@@ -7,16 +7,13 @@ the backbones uses the operator, so declaring its schema is enough.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import importlib.abc
 import importlib.util
-import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from workers.imports import out_of_sight
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _OPERATORS = ("nms", "qnms")
@@ -26,35 +23,9 @@ _library: Any = None
 def import_timm() -> ModuleType:
     """The timm package, after making sure that it can be imported.  Slow the first time (seconds)."""
     define_missing_operators()
-    with _out_of_sight("wandb"):
+    # timm imports wandb, where it finds it, for the log of its training script: a fifth of its own import's time.
+    with out_of_sight("wandb"):
         return importlib.import_module("timm")
-
-
-@contextlib.contextmanager
-def _out_of_sight(name: str) -> Iterator[None]:
-    """Lets a package that is not imported yet look, to this thread alone, as if it were not installed.
-
-    timm imports wandb, where it finds it, for the log of its training script: a fifth of its own import's time.
-    """
-    finder = _Refusing(name)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-
-
-class _Refusing(importlib.abc.MetaPathFinder):
-    """Refuses one top-level package to the thread that made it."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._thread = threading.get_ident()
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:  # noqa: ARG002
-        """Leaves every other import to the finders behind."""
-        if fullname == self._name and threading.get_ident() == self._thread:
-            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
 def define_missing_operators() -> tuple[str, ...]:

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-
-def in_fresh_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+from tests.fresh_python import in_fresh_python
 
 
 def test_importing_timm_does_not_import_wandb_and_leaves_it_importable() -> None:
@@ -20,19 +13,3 @@ def test_importing_timm_does_not_import_wandb_and_leaves_it_importable() -> None
         "import wandb; print(wandb.__name__)"
     )
     assert in_fresh_python(code).splitlines() == ["False True", "wandb"]
-
-
-def test_another_thread_may_import_what_is_out_of_sight_meanwhile() -> None:
-    code = (
-        "import importlib, threading\n"
-        "from workers.modeling.torchvision_compat import _out_of_sight\n"
-        "found = []\n"
-        "def look():\n"
-        "    try: importlib.import_module('colorsys'); found.append('there')\n"
-        "    except ModuleNotFoundError: found.append('absent')\n"
-        "with _out_of_sight('colorsys'):\n"
-        "    look()\n"
-        "    thread = threading.Thread(target=look); thread.start(); thread.join()\n"
-        "print(*found)"
-    )
-    assert in_fresh_python(code) == "absent there"
