@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from workers.storage.lock import LockOwner, process_birth
+from workers.storage.lock import LockOwner, process_runs
 
 PREFIX = "luca-"
 OWNER = "owner.json"
@@ -49,7 +49,4 @@ def _dead(mark: Path) -> bool:
         machine, pid, born = made["machine"], int(made["pid"]), made["born"]
     except (OSError, ValueError, TypeError, KeyError):
         return False
-    if machine != LockOwner.me("").machine:
-        return False
-    birth = process_birth(pid)
-    return birth is None or (bool(birth) and bool(born) and birth != born)
+    return process_runs(machine, pid, born) is False

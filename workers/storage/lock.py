@@ -276,10 +276,8 @@ def _parse_owner(data: bytes) -> LockOwner | None:
 
 def _alive(claim: _Claim, now: float, lease: float) -> bool:
     owner = claim.owner
-    if owner is not None and owner.machine == _machine():
-        birth = process_birth(owner.pid)
-        return birth is not None and owner.born in ("", birth)
-    return now - claim.last_sign < lease
+    runs = process_runs(owner.machine, owner.pid, owner.born) if owner is not None else None
+    return now - claim.last_sign < lease if runs is None else runs
 
 
 def _remove(storage: Storage, directory: str, nonce: str) -> None:
@@ -293,6 +291,17 @@ def _release(storage: Storage, directory: str, nonce: str, pulse: _Pulse, pid: i
     if os.getpid() == pid:  # a forked child must not give away its parent's lock
         with contextlib.suppress(StorageError):
             _remove(storage, directory, nonce)
+
+
+def process_runs(machine: str, pid: int, born: str) -> bool | None:
+    """Whether that process still runs, or None when it is another machine's, from where nobody can tell.
+
+    ``machine`` and ``born`` are as in `LockOwner`; a later process with the same number is another one.
+    """
+    if machine != _machine():
+        return None
+    birth = process_birth(pid)
+    return birth is not None and (birth == born or "" in (birth, born))
 
 
 def process_birth(pid: int) -> str | None:

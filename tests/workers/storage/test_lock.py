@@ -19,7 +19,7 @@ import pytest
 import workers.storage.lock as lock_module
 from workers.errors import BankLockedError
 from workers.storage.filesystem import Storage
-from workers.storage.lock import BankLock, LockOwner, current_owner, process_birth
+from workers.storage.lock import BankLock, LockOwner, current_owner, process_birth, process_runs
 
 HOLD = """
 import sys, time
@@ -306,3 +306,16 @@ def test_of_racing_takers_exactly_one_replaces_a_dead_owner(tmp_path: Path) -> N
     for taker in takers:
         taker.join()
     assert [sum(outcome) for outcome in outcomes] == [1] * 10
+
+
+def test_a_process_is_known_by_its_machine_number_and_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    me = LockOwner.me("")
+    assert process_runs(me.machine, me.pid, me.born) is True
+    assert process_runs(me.machine, me.pid, "1") is False, "a later process has the number"
+    assert process_runs("elsewhere", me.pid, me.born) is None
+    monkeypatch.setattr(lock_module, "process_birth", lambda pid: "")
+    assert process_runs(me.machine, me.pid, me.born) is True, "when it started cannot be known"
+    monkeypatch.setattr(lock_module, "process_birth", lambda pid: None)
+    assert process_runs(me.machine, me.pid, me.born) is False
