@@ -18,7 +18,12 @@ from orchestrator.sweep import story
 from orchestrator.sweep.results import SweepResult
 from orchestrator.tracking import WandbSettings
 from orchestrator.tracking.wandb_session import wandb_id
-from orchestrator.tracking.wandb_tracker import common_arguments, has_credentials, wanted_mode
+from orchestrator.tracking.wandb_tracker import (
+    common_arguments,
+    has_credentials,
+    started_run,
+    wanted_mode,
+)
 from pipelines.search.ledger import TrialRecord
 
 Notify = Callable[[str, Literal["info", "warning"]], None]
@@ -195,7 +200,8 @@ class WandbGroup:
     def _start(
         self, wandb: Any, name: str, kind: str, config: Mapping[str, Any], mode: Mode
     ) -> Any:
-        return wandb.init(
+        return started_run(
+            wandb,
             mode=mode,
             dir=str(self._folder),
             id=wandb_id(f"{self._sweep}-{name}"),

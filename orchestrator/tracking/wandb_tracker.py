@@ -11,6 +11,7 @@ import contextlib
 import netrc
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -145,7 +146,8 @@ class WandbTracker:
 
     def _init(self, wandb: Any, event: RunStarted, mode: Literal["online", "offline"]) -> Any:
         data = event.to_json()
-        return wandb.init(
+        return started_run(
+            wandb,
             mode=mode,
             dir=str(self._run_dir),
             id=wandb_id(event.run),
@@ -158,6 +160,20 @@ class WandbTracker:
             },
             **common_arguments(wandb, self._settings),
         )
+
+
+def started_run(wandb: Any, **arguments: Any) -> Any:
+    """``wandb.init`` without the hook that it leaves for exceptions nobody catches.
+
+    The hook prints the traceback and then calls the one before it, which may print it once more (as Ray's does); how a
+    run ended is said to :meth:`finish` in any case.
+    """
+    before = sys.excepthook
+    try:
+        return wandb.init(**arguments)
+    finally:
+        if (getattr(sys.excepthook, "__module__", None) or "").startswith("wandb."):
+            sys.excepthook = before
 
 
 def common_arguments(wandb: Any, settings: WandbSettings) -> dict[str, Any]:

@@ -288,6 +288,35 @@ def in_a_process(run_dir: Path, **environment: str) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
+FAULT = """
+import sys
+from pathlib import Path
+import ray  # whose own hook prints the traceback as well
+from orchestrator.tracking import RunFinished, TrackingSettings, build_trackers
+from tests.orchestrator.test_tracking_wandb import start
+
+with build_trackers(TrackingSettings(console="quiet"), Path(sys.argv[1])) as trackers:
+    trackers.handle(start())
+    trackers.handle(RunFinished("failed", 1.0))
+assert any(Path(sys.argv[1]).glob("wandb/offline-run-*"))
+raise ZeroDivisionError("a fault of the program")
+"""
+
+
+def test_a_fault_of_the_program_is_printed_once(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FAULT, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("ZeroDivisionError: a fault of the program") == 1
+    assert done.stderr.count("Traceback") == 1
+
+
 def test_an_offline_run_opens_no_connection(tmp_path):
     with BlackHole() as server:
         in_a_process(tmp_path, WANDB_BASE_URL=server.url)  # with the goodbye at exit
