@@ -129,7 +129,7 @@ def _run(prepared: Prepared, started: float, *, console: bool) -> dict[str, Any]
                 )
             )
             raise
-        tracker.handle(RunFinished("finished", time.perf_counter() - started, summary))
+        tracker.handle(RunFinished("finished", summary["seconds_by_stage"]["total"], summary))
     return summary
 
 
@@ -280,8 +280,13 @@ def _finish(
         "seconds_by_stage": seconds,
     }
     results.write_summary(run_dir, summary)
-    build_report(run_dir)
-    seconds["report"] = time.perf_counter() - mark
-    seconds["total"] = time.perf_counter() - started
+
+    def total_seconds() -> float:
+        """Measured once, for the page, the summary, the log and the console."""
+        now = time.perf_counter()
+        seconds["report"], seconds["total"] = now - mark, now - started
+        return seconds["total"]
+
+    build_report(run_dir, seconds=total_seconds)
     results.write_summary(run_dir, summary)
     return summary

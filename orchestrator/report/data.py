@@ -77,6 +77,7 @@ class ReportData:
     warnings: tuple[str, ...]
     experiment_yaml: str
     test_samples: int
+    resumed: bool = False
     summary: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -168,6 +169,7 @@ def _assemble(
         warnings=(*warnings, *_own_warnings(methods, story)),
         experiment_yaml=yaml,
         test_samples=_last_samples(methods),
+        resumed=start.resumed if start else False,
         summary=summary,
     )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,17 @@ PAGE = "report.html"
 _QUICK_PLOTS = ("accuracy_over_tasks", "accuracy_matrix")
 
 
-def build_report(run_dir: results.RunDir, *, final: bool = True) -> Path | str:
+def build_report(
+    run_dir: results.RunDir, *, final: bool = True, seconds: Callable[[], float] | None = None
+) -> Path | str:
     """Writes a run's report from its files alone, and returns where the page is.
 
     Args:
         run_dir: the run's folder (or URI).
         final: False while the run goes on: only the page, with its two main figures, which takes a fraction
             of a second.
+        seconds: asked for the run's duration when the page is all that is left to do, since most of what a report
+            takes is its figures; None: what the run's log says.
 
     Raises:
         StorageError: there is no run in the folder, or it cannot be written.
@@ -53,6 +58,8 @@ def build_report(run_dir: results.RunDir, *, final: bool = True) -> Path | str:
             predictions = results.read_predictions(run_dir, results.METRIC_COLUMNS)
             results.write_metrics(run_dir, results.metric_table(predictions))
             files.append("metrics.parquet")
+    if seconds is not None:
+        data = replace(data, seconds=seconds())
     page = render(data, pictures, files)
     write_atomic(storage, PAGE, page.encode("utf-8", errors="xmlcharrefreplace"))
     try:

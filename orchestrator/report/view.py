@@ -276,7 +276,8 @@ def cards(data: ReportData) -> list[dict[str, str]]:
         )
     if data.seconds is not None:
         amount, unit = clock(data.seconds)
-        out.append({"value": amount, "unit": unit, "label": "whole run"})
+        label = "since the run was last started" if data.resumed else "whole run"
+        out.append({"value": amount, "unit": unit, "label": label})
     return out
 
 

@@ -1,0 +1,48 @@
+"""What a run and the same command a second time leave: one duration everywhere, and no record of nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.commands.run import run_experiment
+from orchestrator.tracking import RunFinished, read_events
+from orchestrator.tracking.console import duration
+from tests.helpers import features_experiment
+from tests.orchestrator import in_process
+from tests.workers.storage.bank_cases import quick_disk  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_process.commands_without_ray(monkeypatch)
+
+
+def run(folder: Path, **changes: Any) -> dict[str, Any]:
+    return run_experiment(features_experiment(folder, **changes))
+
+
+def test_console_report_log_and_summary_say_one_duration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for label in ("whole run", "since the run was last started"):
+        summary = run(tmp_path, tracking={"console": "plain"})
+        seconds = summary["seconds_by_stage"]["total"]
+        folder = Path(summary["run_dir"])
+        kept = json.loads((folder / "summary.json").read_text())["seconds_by_stage"]
+        assert kept == summary["seconds_by_stage"]
+        *_, last = read_events(folder / "events.jsonl")
+        assert isinstance(last, RunFinished)
+        assert last.seconds == seconds
+        text = duration(seconds)
+        assert capsys.readouterr().err.splitlines()[-1] == f"finished after {text}"
+        page = re.sub("<.*?>", "", Path(summary["report"]).read_text())
+        assert f"took {text}" in page
+        amount, _, unit = text.partition(" ")
+        assert f"{amount} {unit}{label}" in page
