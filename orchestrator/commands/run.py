@@ -111,6 +111,7 @@ def _run(prepared: Prepared, started: float, *, console: bool) -> dict[str, Any]
                 prepared.describe_tasks(),
                 experiment.model_dump(mode="json"),
                 resumed=prepared.learned > 0,
+                shown=prepared.head.digest if prepared.head and all_is_scored(prepared) else "",
             )
         )
         for warning in prepared.warnings:

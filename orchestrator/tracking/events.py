@@ -50,7 +50,8 @@ class RunStarted(Event):
     """The experiment is valid and work begins.
 
     ``tasks`` has one dictionary a task: ``name``, ``classes`` (names, or how many), ``train``, ``validation``,
-    ``test`` (numbers of samples).
+    ``test`` (numbers of samples).  ``shown`` is the digest of a finished run's bank that is only shown again: everything
+    is learned and scored already, and nothing will happen.
     """
 
     run: str
@@ -60,6 +61,7 @@ class RunStarted(Event):
     tasks: Sequence[Mapping[str, Any]]
     experiment: Mapping[str, Any]
     resumed: bool = False
+    shown: str = ""
 
     @property
     def scenario(self) -> str | None:

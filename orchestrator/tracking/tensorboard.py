@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,26 @@ from orchestrator.tracking.events import (
 
 
 class TensorboardTracker:
-    """Writes scalars with tensorboardX.  The step is the task's index; a task's losses go by epoch."""
+    """Writes scalars with tensorboardX.  The step is the task's index; a task's losses go by epoch.
+
+    Its file is made with the first thing to write, so that a finished run shown again leaves none.
+    """
 
     def __init__(self, run_dir: str | Path) -> None:
         from tensorboardX import SummaryWriter
 
         self.folder = Path(run_dir) / "tensorboard"
-        self._writer: Any = SummaryWriter(str(self.folder), write_to_disk=True)
+        self._make = partial(SummaryWriter, str(self.folder), write_to_disk=True)
+
+    @cached_property
+    def _writer(self) -> Any:
+        return self._make()
 
     def handle(self, event: Event) -> None:
         """Writes the event's numbers, if it has any."""
         if isinstance(event, RunStarted):
+            if event.shown and self.folder.exists():
+                return
             text = json.dumps(event.to_json()["experiment"], indent=2, ensure_ascii=False)
             self._writer.add_text("experiment", f"```\n{text}\n```", 0)
         elif isinstance(event, TaskLearned):
@@ -54,7 +64,8 @@ class TensorboardTracker:
 
     def close(self) -> None:
         """Writes everything out."""
-        self._writer.close()
+        if "_writer" in self.__dict__:
+            self._writer.close()
 
     def _scalar(self, name: str, value: float | None, step: int) -> None:
         if value is not None and math.isfinite(value):

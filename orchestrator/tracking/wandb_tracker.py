@@ -8,6 +8,7 @@ is recorded offline under the run's folder, to be sent later with ``wandb sync``
 from __future__ import annotations
 
 import contextlib
+import json
 import netrc
 import os
 import queue
@@ -28,6 +29,7 @@ from orchestrator.tracking.events import (
 )
 from orchestrator.tracking.tracker import WandbSettings
 from orchestrator.tracking.wandb_session import WandbSession, wandb_id
+from workers.storage.atomic import write_file
 
 Notify = Callable[[str, Literal["info", "warning"]], None]
 
@@ -40,6 +42,9 @@ class WandbTracker:
 
     The W&B run's id follows from the run's own (the folder's name), so a resumed run continues the same W&B run.
     Curves have their own x axes (``task``, ``learning/epoch``) rather than W&B's step, for the same reason.
+
+    A finished run that is only shown again is not recorded again where its end has been: a note in its ``wandb`` folder
+    says so.
 
     At the end it reads the predictions in the run's folder and logs the tables that the report shows; write those
     files before :class:`RunFinished`.
@@ -58,6 +63,8 @@ class WandbTracker:
         self._queue: queue.Queue[Event | None] = queue.Queue()
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
+        self._note = self._run_dir / "wandb" / "recorded.json"
+        self._digest: str | None = None  # of the bank, once the run has finished well
         self.offline: bool | None = None  # known once the run has started
         self._session: WandbSession | None = None
 
@@ -72,6 +79,8 @@ class WandbTracker:
             return
         if self._thread is None:
             if not isinstance(event, RunStarted) or wanted_mode(self._settings) == "disabled":
+                return
+            if event.shown and self._is_recorded(event.shown):
                 return
             self._thread = threading.Thread(target=self._work, name="wandb", daemon=True)
             self._thread.start()
@@ -108,10 +117,25 @@ class WandbTracker:
                         self._session = self._start(event)
                     if self._session is not None:
                         self._session.handle(event)
+                    if isinstance(event, RunFinished) and event.status == "finished":
+                        self._digest = event.summary.get("digest")
                 if self._session is not None:
                     self._session.finish()
+                    if self._digest is not None:
+                        write_file(self._note, json.dumps(self._recorded(self._digest)).encode())
         except BaseException as error:  # noqa: BLE001 - raised again on the driver's thread
             self._error = error
+
+    def _recorded(self, digest: str) -> dict[str, str | None]:
+        """What the note says: which bank, and where in W&B.  Whether it was sent is for ``wandb sync`` to settle."""
+        where = {"entity": self._settings.entity, "project": self._settings.project}
+        return {"digest": digest, **where}
+
+    def _is_recorded(self, digest: str) -> bool:
+        try:
+            return bool(json.loads(self._note.read_bytes()) == self._recorded(digest))
+        except (OSError, ValueError):  # no note, or one that a full disk cut short
+            return False
 
     def _start(self, event: RunStarted) -> WandbSession:
         import wandb

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +47,35 @@ def test_console_report_log_and_summary_say_one_duration(
         assert f"took {text}" in page
         amount, _, unit = text.partition(" ")
         assert f"{amount} {unit}{label}" in page
+
+
+def recorded(summary: dict[str, Any]) -> int:
+    folder = Path(summary["run_dir"])
+    assert list(folder.glob("tensorboard/*"))
+    return len(list(folder.glob("wandb/offline-run-*")))
+
+
+def test_a_finished_run_that_is_shown_again_is_not_recorded_again(tmp_path: Path) -> None:
+    quiet = {"console": "quiet", "tensorboard": True}
+    tracking = {**quiet, "wandb": {"mode": "offline"}}
+    summary = run(tmp_path, tracking=tracking)
+    files = list(Path(summary["run_dir"]).glob("tensorboard/*"))
+    assert (recorded(summary), summary["tasks_learned"]) == (1, 3)
+    assert recorded(run(tmp_path, tracking=tracking)) == 1
+    assert list(Path(summary["run_dir"]).glob("tensorboard/*")) == files
+    other = {**quiet, "wandb": {"mode": "offline", "project": "another"}}
+    assert recorded(run(tmp_path, tracking=other)) == 2
+
+
+def test_what_is_new_or_was_never_recorded_to_its_end_is_recorded(tmp_path: Path) -> None:
+    tracking = {"console": "quiet", "tensorboard": True, "wandb": {"mode": "disabled"}}
+    assert recorded(run(tmp_path, tracking=tracking)) == 0
+    tracking["wandb"] = {"mode": "offline"}
+    summary = run(tmp_path, tracking=tracking)
+    assert recorded(summary) == 1
+    (Path(summary["run_dir"]) / "predictions.parquet").unlink()
+    time.sleep(1.1)  # W&B names the folder of a session by the second
+    assert recorded(run(tmp_path, tracking=tracking)) == 2
+    (Path(summary["run_dir"]) / "wandb" / "recorded.json").write_text("{")
+    time.sleep(1.1)
+    assert recorded(run(tmp_path, tracking=tracking)) == 3
