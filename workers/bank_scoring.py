@@ -73,7 +73,7 @@ class Scorer:
         self._cache = FeatureCache(storage)
         self._bank = Bank.open_or_create(storage, bank)
         self._pages = PageCache(self._bank.objects)
-        self._class_names = tuple(class_names)
+        self._stream_index = {name: i for i, name in enumerate(class_names)}
         self._settings = settings
         self._loader = TensorLoader()
         self._memory = memory
@@ -98,8 +98,11 @@ class Scorer:
         tasks = np.repeat([test.task for test in tests], [len(part) for part in opened])
         features = torch.cat([part.features for part in opened])
         table = self._table(opened, bank, len(labels))
-        computed = table.fill(bank, _module_names(loaded), opened) if table is not None else 0
-        scores = table.scores(_module_names(loaded), len(labels)) if table is not None else None
+        computed, scores = 0, None
+        if table is not None:
+            names = _module_names(loaded)
+            computed = table.fill(bank, names, opened)
+            scores = table.scores(names, len(labels))
         to_bank, to_stream = self._class_maps(bank.class_names)
         bank_labels = to_bank[labels]
         known = bank_labels >= 0
@@ -164,10 +167,11 @@ class Scorer:
         self, bank_classes: Sequence[str]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Class indices of the stream to those of the bank (-1: not in the bank), and back."""
-        place = {name: i for i, name in enumerate(bank_classes)}
-        to_bank = np.array([place.get(name, -1) for name in self._class_names], dtype=np.int64)
-        stream = {name: i for i, name in enumerate(self._class_names)}
+        stream = self._stream_index
         to_stream = np.array([stream.get(name, -1) for name in bank_classes], dtype=np.int64)
+        to_bank = np.full(len(stream), -1, dtype=np.int64)
+        known = np.flatnonzero(to_stream >= 0)
+        to_bank[to_stream[known]] = known
         return to_bank, to_stream
 
 

@@ -28,6 +28,8 @@ class TensorLoader:
 
     def __init__(self) -> None:
         self._modules: dict[tuple[str, ...], TaskModule] = {}
+        self._last: tuple[tuple[TaskRecord, ...], tuple[str, ...], tuple[TaskModule, ...]]
+        self._last = (), (), ()
         self._pool: tuple[list[str], PooledStatistics | None] = ([], None)
         self._whitening: dict[str, Whitening] = {}
 
@@ -41,8 +43,7 @@ class TensorLoader:
         Raises:
             CorruptionError: an object is damaged; the message names the file.
         """
-        index = {name: i for i, name in enumerate(version.classes)}
-        tasks = tuple(self._module(version, record, index) for record in version.tasks)
+        tasks = self._tasks(version)
         shared = version.manifest.shared
         head = version.shared.get("head") if "head" in shared else None
         objective = version.settings["learning"]["objective"]
@@ -78,6 +79,21 @@ class TensorLoader:
         pool = PooledStatistics.of(new) if pool is None else pool.plus_all(new)
         self._pool = (digests, pool)
         return pool
+
+    def _tasks(self, version: BankVersion) -> tuple[TaskModule, ...]:
+        """The version's modules; those that it begins with like the last one are taken over unseen."""
+        records, classes, tasks = self._last
+        same = 0
+        if version.classes[: len(classes)] == classes:
+            for known, record in zip(records, version.tasks, strict=False):
+                if known is not record:
+                    break
+                same += 1
+        index = {name: i for i, name in enumerate(version.classes)}
+        new = (self._module(version, record, index) for record in version.tasks[same:])
+        tasks = (*tasks[:same], *new)
+        self._last = version.tasks, version.classes, tasks
+        return tasks
 
     def _module(
         self, version: BankVersion, record: TaskRecord, index: dict[str, int]

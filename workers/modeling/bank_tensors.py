@@ -30,6 +30,9 @@ class TaskModule:
         module: LuCA parameters.
         head: Cosine rows [c, d] of the task's classes (objective "local"); None for "unified".
         scale: Scale of the cosines, []; None for "unified".
+
+    Raises:
+        BankError: There is no class, or one stands twice.
     """
 
     name: str
@@ -37,6 +40,24 @@ class TaskModule:
     module: Parameters
     head: Tensor | None = None
     scale: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not self.classes:
+            raise BankError(f"task {self.name!r} has no classes.")
+        if len(set(self.classes)) != len(self.classes) or min(self.classes) < 0:
+            raise BankError(
+                f"task {self.name!r} names the classes {list(self.classes)}; distinct numbers from 0 are needed."
+            )
+
+    @cached_property
+    def last_class(self) -> int:
+        """The largest class index."""
+        return max(self.classes)
+
+    @cached_property
+    def head_shape(self) -> tuple[int, ...] | None:
+        """Shape of the task's own head where it has one with a scale."""
+        return None if self.head is None or self.scale is None else tuple(self.head.shape)
 
 
 @dataclass(frozen=True)
@@ -161,20 +182,13 @@ class BankTensors:
 
 
 def _check_task(task: TaskModule, bank: BankTensors) -> None:
-    if not task.classes:
-        raise BankError(f"task {task.name!r} has no classes.")
-    if len(set(task.classes)) != len(task.classes) or not all(
-        0 <= index < len(bank.class_names) for index in task.classes
-    ):
+    """Whether a task fits its bank; little work, since every version looks at all of its tasks."""
+    if task.last_class >= bank.classes:
         raise BankError(
-            f"task {task.name!r} names the classes {list(task.classes)}; distinct numbers below "
-            f"{len(bank.class_names)} are needed."
+            f"task {task.name!r} names the classes {list(task.classes)}; numbers below {bank.classes} are needed."
         )
-    if bank.objective == "local":
-        expected = (len(task.classes), bank.width)
-        if task.head is None or task.scale is None or tuple(task.head.shape) != expected:
-            found = "none" if task.head is None else str(tuple(task.head.shape))
-            raise BankError(
-                f"task {task.name!r} needs its own head of shape {expected} and a scale; "
-                f"found {found}."
-            )
+    if bank.objective == "local" and task.head_shape != (len(task.classes), bank.width):
+        raise BankError(
+            f"task {task.name!r} needs its own head of shape {(len(task.classes), bank.width)} and a scale; "
+            f"found {task.head_shape or 'none'}."
+        )

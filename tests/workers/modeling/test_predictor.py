@@ -297,7 +297,6 @@ def test_a_bank_that_does_not_fit_together_is_refused():
     task = tensors.tasks[0]
     for change, words in (
         ({"tasks": ()}, "no task"),
-        ({"tasks": (replace(task, classes=()),)}, "no classes"),
         ({"tasks": (replace(task, classes=(0, 9)),)}, "numbers below 6"),
         ({"tasks": (replace(task, head=None),)}, "its own head"),
         ({"statistics": tensors.statistics[:2]}, "statistics of 2"),
@@ -305,6 +304,9 @@ def test_a_bank_that_does_not_fit_together_is_refused():
     ):
         with pytest.raises(BankError, match=words):
             replace(tensors, **change)
+    for classes, words in (((), "no classes"), ((1, 1), "distinct"), ((-1, 0), "distinct")):
+        with pytest.raises(BankError, match=words):
+            replace(task, classes=classes)
     narrow = Whitening(np.zeros(3), np.eye(3), 0.0)
     with pytest.raises(BankError, match="whitening is 3 wide"):
         replace(tensors, whitening=narrow)

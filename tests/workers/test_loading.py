@@ -1,0 +1,88 @@
+"""Loading versions one after the other gives what loading each of them alone gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.workers.storage.bank_cases import quick_disk  # noqa: F401
+from workers.loading import TensorLoader
+from workers.storage.bank import Bank
+from workers.storage.bank_draft import TaskDraft
+from workers.storage.bank_writer import BankWriter
+from workers.storage.filesystem import Storage
+
+BACKBONE = {"width": 4}
+SETTINGS = {"luca": {"flow": "tosca"}, "learning": {"objective": "local"}}
+VERSIONS = 6
+"""Two banks of three versions; the second one learned the same classes in another order."""
+
+
+def draft(number: int, seed: int) -> TaskDraft:
+    """A task of two classes with arrays of its own."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape).astype(np.float32)
+
+    module = {
+        "mlp.0.weight": drawn(2, 4),
+        "mlp.0.bias": drawn(2),
+        "mlp.2.weight": drawn(4, 2),
+        "mlp.2.bias": drawn(4),
+        "norm.weight": drawn(4),
+        "norm.bias": drawn(4),
+        "se.0.weight": drawn(2, 4),
+        "se.2.weight": drawn(4, 2),
+    }
+    return TaskDraft(
+        id=f"task-{number:05d}",
+        name=f"task {seed}",
+        domain="",
+        classes=(f"class {2 * seed}", f"class {2 * seed + 1}"),
+        definition={},
+        arrays={"module": module, "head": {"weight": drawn(2, 4), "scale": drawn()}},
+        info={},
+    )
+
+
+@pytest.fixture(scope="module")
+def banks(tmp_path_factory: pytest.TempPathFactory) -> list[Bank]:
+    storage = Storage.open(str(tmp_path_factory.mktemp("banks")))
+    made = []
+    for name, order in (("a", (0, 1, 2)), ("b", (1, 0, 3))):
+        bank = Bank.open_or_create(storage, name)
+        with BankWriter(bank, run="r", code="t") as writer:
+            writer.begin(BACKBONE, SETTINGS)
+            for number, seed in enumerate(order):
+                writer.commit(draft(number, seed))
+        made.append(bank)
+    return made
+
+
+@settings(max_examples=20, deadline=None)
+@given(order=st.lists(st.integers(0, VERSIONS - 1), max_size=8))
+def test_what_was_loaded_before_changes_nothing(banks: list[Bank], order: list[int]) -> None:
+    loader = TensorLoader()
+    for number in order:
+        bank, version = banks[number // 3], number % 3 + 1
+        found = loader.load(bank.load(version), statistics=False)
+        expected = TensorLoader().load(bank.load(version), statistics=False)
+        assert found.class_names == expected.class_names
+        assert [task.name for task in found.tasks] == [task.name for task in expected.tasks]
+        for ours, theirs in zip(found.tasks, expected.tasks, strict=True):
+            assert ours.classes == theirs.classes
+            assert ours.head is not None
+            assert theirs.head is not None
+            assert torch.equal(ours.head, theirs.head)
+            assert all(torch.equal(ours.module[name], theirs.module[name]) for name in ours.module)
+
+
+def test_a_task_is_decoded_once(banks: list[Bank]) -> None:
+    loader = TensorLoader()
+    first = loader.load(banks[0].load(2), statistics=False)
+    later = loader.load(banks[0].load(3), statistics=False)
+    assert all(a is b for a, b in zip(first.tasks, later.tasks, strict=False))
