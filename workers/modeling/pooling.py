@@ -16,6 +16,7 @@ import numpy as np
 from workers.errors import DataError
 from workers.modeling.packing import unpack_upper
 from workers.modeling.projection import ProjectionSpec
+from workers.modeling.shrinkage import centred_scatter
 from workers.modeling.statistics import TaskStatistics
 
 if TYPE_CHECKING:
@@ -131,9 +132,7 @@ class PooledStatistics:
 
     def within_scatter(self) -> NDArray[np.float64]:
         """Sum over slots of the scatter around the slot's own mean, raw features, float64 [d, d]."""
-        scatter = unpack_upper(self.gram, self.width)
-        scatter -= (self.means.T * self.counts) @ self.means
-        return scatter
+        return centred_scatter(unpack_upper(self.gram, self.width), self.means, self.counts)
 
     def whitened(
         self, whitening: Whitening | None

@@ -16,12 +16,10 @@ from torch import Tensor
 
 from workers.errors import SettingsError
 from workers.modeling.band import BandReduction
+from workers.modeling.shrinkage import NOISE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-NOISE = 1e-12
-"""Share of a Gram matrix below which its centred part is the round-off of centring."""
 
 CANDIDATES = tuple(float(value) for value in np.logspace(-8, 2, 61))
 

@@ -1,4 +1,4 @@
-"""Closed-form shrinkage of a covariance matrix, from the matrix alone.
+"""Scatter matrices from sums, and closed-form shrinkage of a covariance matrix from the matrix alone.
 
 Oracle approximating shrinkage needs only traces of the sample covariance, so it can be computed from
 exemplar-free sums; Ledoit-Wolf needs fourth moments of the samples, which the sums do not hold.
@@ -6,12 +6,34 @@ exemplar-free sums; Ledoit-Wolf needs fourth moments of the samples, which the s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+NOISE = 1e-12
+"""Share of a Gram matrix below which its centred part is the round-off of centring."""
+
+
+def centred_scatter(
+    gram: NDArray[np.float64], means: NDArray[np.float64], counts: NDArray[Any]
+) -> NDArray[np.float64]:
+    """Scatter of samples around the means of their groups, float64 [d, d]; exactly zero where they have none.
+
+    With one sample a group, or samples that are all alike, the difference of the sums is round-off.  Taken for a
+    covariance, and inverted, it would decide everything.
+
+    Args:
+        gram: Sum of x x^T over all samples, float64 [d, d].
+        means: Mean of each group, float64 [g, d].
+        counts: Samples of each group [g].
+    """
+    scatter: NDArray[np.float64] = gram - (means.T * counts) @ means
+    if np.trace(scatter) <= NOISE * np.trace(gram):
+        return np.zeros_like(scatter)
+    return scatter
 
 
 def oas_intensity(covariance: NDArray[np.float64], degrees_of_freedom: float) -> float:

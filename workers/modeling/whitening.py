@@ -16,7 +16,7 @@ import torch
 
 from workers.errors import DataError
 from workers.modeling.packing import unpack_upper
-from workers.modeling.shrinkage import shrunk_covariance
+from workers.modeling.shrinkage import centred_scatter, shrunk_covariance
 from workers.modeling.statistics import TaskStatistics
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Whitening:
         counts = first_task.counts[present].astype(np.float64)
         means = first_task.sums[present] / counts[:, None]
         gram = unpack_upper(first_task.gram.sum(axis=0), first_task.width)
-        scatter = gram - (means.T * counts) @ means
+        scatter = centred_scatter(gram, means, counts)
         covariance, shrinkage = shrunk_covariance(scatter, float(counts.sum()) - len(counts))
         values, vectors = np.linalg.eigh(covariance)
         matrix = (vectors / np.sqrt(np.maximum(values, np.finfo(np.float64).tiny))) @ vectors.T

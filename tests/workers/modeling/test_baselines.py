@@ -154,6 +154,23 @@ def test_features_that_are_all_alike_are_no_problem(name):
     assert torch.isfinite(baseline.predict(features).log_probs).all()
 
 
+@pytest.mark.parametrize(("name", "copies"), [("slda", 3), ("fecam", 3000)])
+def test_classes_without_spread_are_told_apart_by_distance(name, copies):
+    """What is left of their sums is round-off, and no covariance."""
+    kept, asked = (samples(range(40), each=1, seed=seed)[0] / 3 + 5 for seed in (0, 8))
+    baseline = fresh(name)
+    for index, row in enumerate(kept):
+        baseline.observe(row.repeat(copies, 1), torch.full((copies,), index), [index])
+    left, right = asked.double(), kept.double()
+    if name == "fecam":
+        left, right = (torch.nn.functional.normalize(x, dim=1) for x in (left, right))
+    temperature = baseline.Options().temperature if name == "slda" else 1.0
+    expected = torch.log_softmax(-0.5 * torch.cdist(left, right).square() / temperature, dim=1)
+    torch.testing.assert_close(
+        baseline.predict(asked).log_probs.double(), expected, atol=1e-4, rtol=1e-4
+    )
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_constant_features_are_no_problem(name):
     baseline = fresh(name)

@@ -18,6 +18,8 @@ from workers.modeling.predictor import Predictor
 from workers.modeling.ridge import CANDIDATES, RidgeClassifier, RidgePath
 from workers.modeling.router_settings import Combination
 from workers.modeling.routers import ROUTERS, RouterInput
+from workers.modeling.statistics import TaskStatistics
+from workers.modeling.whitening import Whitening
 
 QUICK = settings(max_examples=12, deadline=None)
 TASKS = ((0, 1), (2,), (3, 4, 5))
@@ -219,6 +221,21 @@ def test_lda_is_the_gaussian_classifier_with_the_pooled_covariance():
     scores = -0.5 * np.einsum("nsd,de,nse->ns", distance, np.linalg.inv(covariance), distance)
     expected = torch.log_softmax(torch.from_numpy(scores), dim=1)
     assert torch.allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("whitening", [False, True])
+def test_lda_of_one_sample_a_class_is_the_nearest_sample(whitening):
+    """Also where a class comes in several tasks; what is left of the sums is round-off, and no covariance."""
+    ones = [samples(range(6), each=1, seed=seed)[0] + 5 for seed in range(4)]
+    statistics = [TaskStatistics.from_features(x, torch.arange(6), classes=6) for x in ones]
+    white = Whitening.from_statistics(statistics[0]) if whitening else None
+    tensors = replace(bank((tuple(range(6)),) * 4), statistics=tuple(statistics), whitening=white)
+    raw = stream()[0] + 5
+    seen = raw if white is None else white.apply(raw)
+    batch = RouterInput(raw=raw, features=seen)
+    found = options().fit_router("lda", tensors).route(batch).slot_log_probs
+    distances = np.square(raw.double().numpy()[:, None] - torch.cat(ones).double().numpy()).sum(-1)
+    assert (found.argmax(dim=1).numpy() == distances.argmin(axis=1)).all()
 
 
 def test_lda_can_weigh_classes_by_their_share_of_samples():

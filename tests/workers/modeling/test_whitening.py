@@ -81,6 +81,25 @@ def test_fewer_samples_than_dimensions_constant_features_or_one_sample_still_whi
         assert 0.0 <= whitening.shrinkage <= 1.0
 
 
+@pytest.mark.parametrize("copies", [1, 300])
+def test_samples_without_spread_are_moved_and_not_stretched(copies):
+    """Their scatter is round-off, which would be blown up by many orders of magnitude."""
+    features, labels = samples(range(6), each=1)
+    alike, names = (features.double() / 3 + 30).repeat(copies, 1), labels.repeat(copies)
+    whitening = Whitening.from_statistics(collect(alike, names, 6))
+    np.testing.assert_array_equal(whitening.matrix, np.eye(WIDTH))
+    pooled = PooledStatistics.of([collect(alike, names, 6)])
+    np.testing.assert_array_equal(pooled.within_scatter(), np.zeros((WIDTH, WIDTH)))
+
+
+def test_a_small_spread_far_from_the_origin_is_no_round_off():
+    features, labels = samples(range(2), each=200)
+    pooled = PooledStatistics.of([collect(1e-3 * features.double() + 30, labels, 2)])
+    around = PooledStatistics.of([collect(1e-3 * features.double(), labels, 2)])
+    np.testing.assert_allclose(pooled.within_scatter(), around.within_scatter(), atol=1e-8)
+    assert np.trace(pooled.within_scatter()) > 1e-3
+
+
 def test_arrays_rebuild_it_to_the_bit():
     features, labels = samples(range(2))
     whitening = Whitening.from_statistics(collect(features, labels, 2))

@@ -15,6 +15,7 @@ from workers.modeling.baselines.base import (
     ClassTable,
     grow,
 )
+from workers.modeling.shrinkage import NOISE
 
 
 class FeCam(Baseline):
@@ -83,7 +84,8 @@ class FeCam(Baseline):
         covariance = (self._grams[row] - count * torch.outer(mean, mean)) / (count - 1).clamp_min(1)
         width = self._table.width
         variance = covariance.diagonal().mean()
-        if not variance > 1e-30:
+        noise = NOISE * float(self._grams[row].diagonal().mean()) / float((count - 1).clamp_min(1))
+        if not variance > max(noise, 1e-30):  # one sample, or samples that are all alike
             return torch.eye(width)
         rest = (covariance.sum() - covariance.trace()) / max(1, width * (width - 1))
         identity = torch.eye(width, dtype=torch.float64)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from workers.modeling.baselines.base import ClassTable
 from workers.modeling.packing import unpack_upper
+from workers.modeling.shrinkage import centred_scatter
 from workers.modeling.statistics import TaskStatistics
 
 if TYPE_CHECKING:
@@ -52,6 +53,4 @@ class RunningSums:
     @property
     def within_scatter(self) -> NDArray[np.float64]:
         """Scatter around the class means, summed over classes, [width, width]."""
-        means = self.means
-        scatter: NDArray[np.float64] = self.gram - (means.T * self.counts) @ means
-        return scatter
+        return centred_scatter(self.gram, self.means, self.counts)
