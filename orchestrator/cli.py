@@ -52,7 +52,12 @@ def run(
     override: OverrideOption = None,
     as_json: JsonOption = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and start nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the plan and start nothing.  A storage that does not exist is not made; one that does keeps "
+            "the digests of the data, so that the run does not read them again.",
+        ),
     ] = False,
     from_sweep: Annotated[
         str | None,

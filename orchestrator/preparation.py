@@ -16,7 +16,7 @@ from pipelines.cluster import check_job_storage
 from pipelines.features import FeaturePlan
 from pipelines.stream import Stream, Task, TaskDefinition, build_stream
 from pipelines.unlearned import difference, refuse_unlearned, task_ids
-from workers.errors import BankError, SettingsError
+from workers.errors import BankError, SettingsError, StorageError
 from workers.modeling.backbone_check import check_buildable
 from workers.storage.bank import Bank, BankVersion
 from workers.storage.bank_changes import changes, sentences
@@ -88,8 +88,12 @@ class Prepared:
         ]
 
 
-def prepare(experiment: Experiment) -> Prepared:
+def prepare(experiment: Experiment, *, dry: bool = False) -> Prepared:
     """List the samples, cut the stream, open storage and bank, and see what is learned already.
+
+    Args:
+        dry: leave a storage that is not there unmade.  The data's digests have nowhere to be kept then, and the run
+            reads the data once more for them; a storage that is there keeps them, so that large data are read once.
 
     Raises:
         ClusterError: this is a Ray job, and the storage would be lost with it.
@@ -101,9 +105,13 @@ def prepare(experiment: Experiment) -> Prepared:
     """
     check_job_storage(experiment.storage)
     storage = Storage.open(experiment.storage)
-    storage.check_writable()
+    unmade = dry and storage.is_local and not os.path.lexists(storage.root)
+    if unmade:
+        _check_makeable(storage)
+    else:
+        storage.check_writable()
     experiment = _with_absolute_paths(experiment, storage)
-    stream = _build_stream(experiment, storage)
+    stream = _build_stream(experiment, storage, remember=not unmade)
     if experiment.features.views and stream.reader.kind == "features":
         raise SettingsError(
             f"features.views={experiment.features.views} needs pictures, and the source gives ready features: set "
@@ -266,9 +274,23 @@ def _check_width(head: BankVersion, stream: Stream) -> None:
         )
 
 
-def _build_stream(experiment: Experiment, storage: Storage) -> Stream:
+def _check_makeable(storage: Storage) -> None:
+    """Refuse a local storage whose folder is not there and cannot be made, without making it.
+
+    Raises:
+        StorageError: where it would be made cannot be written.
+    """
+    parents = Path(storage.root).parents
+    nearest = next(str(folder) for folder in parents if os.path.lexists(folder))
+    try:
+        Storage.open(nearest).check_writable()
+    except StorageError as error:
+        raise StorageError(f"{storage.describe()} cannot be made: {error}") from error
+
+
+def _build_stream(experiment: Experiment, storage: Storage, *, remember: bool = True) -> Stream:
     """The stream; where it gives pictures, with a backbone that can be built for them."""
-    index = str(storage.local_path("index")) if storage.is_local else None
+    index = str(storage.local_path("index")) if remember and storage.is_local else None
     stream = build_stream(experiment.stream, seed=experiment.seed, cache_dir=index)
     if stream.reader.kind == "images":
         check_buildable(experiment.backbone)

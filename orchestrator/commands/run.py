@@ -36,7 +36,7 @@ def run_command(
     if dry_run:
         from orchestrator.commands.plan import print_plan
 
-        print_plan(prepare(experiment), as_json=as_json)
+        print_plan(prepare(experiment, dry=True), as_json=as_json)
         return
     summary = run_experiment(experiment)
     if as_json:

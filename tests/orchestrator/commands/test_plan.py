@@ -12,6 +12,7 @@ import pytest
 from orchestrator.experiment_files import load_experiment
 from orchestrator.preparation import Prepared, prepare
 from pipelines.features import FeaturePlan
+from pipelines.sources import index
 from tests.orchestrator.commands.command_line import CommandLine
 from tests.pipelines.sources.data import write_features, write_images
 from workers.storage.bank_draft import TaskDraft
@@ -184,6 +185,36 @@ def test_the_text_names_tasks_bank_run_and_that_nothing_started(
     assert not list((tmp_path / "storage").glob("runs/*"))
 
 
+def everything(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("kind", ["features", "images"])
+def test_a_storage_that_does_not_exist_is_not_made(
+    typed: CommandLine,
+    tmp_path: Path,
+    kind: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = request.getfixturevalue(kind)
+    monkeypatch.chdir(tmp_path)
+    before = everything(tmp_path)
+    plan(typed, file)
+    plan(typed, file, "-o", "storage=deep/down")
+    assert everything(tmp_path) == before
+
+
+def test_a_storage_that_exists_keeps_the_digests_of_the_data(
+    typed: CommandLine, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "storage").mkdir()
+    plan(typed, images)
+    assert len(list((tmp_path / "storage").glob("index/*.arrow"))) == 1
+    monkeypatch.setattr(index, "file_digests", lambda _, files: [1 / 0 for _ in files])
+    plan(typed, images)
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -193,6 +224,7 @@ def test_the_text_names_tasks_bank_run_and_that_nothing_started(
         ("backbone.weights=none.pth", "does not exist"),
         ("luca.ratio=1000", "no bottleneck"),
         ("storage=/proc/none", "cannot be"),
+        ("storage=/proc/version/none", "cannot be"),
     ],
 )
 def test_what_a_run_would_refuse_is_refused(
