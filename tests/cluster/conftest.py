@@ -175,6 +175,16 @@ def head() -> Iterator[Head]:
         started.close()
 
 
+@pytest.fixture
+def bare_head() -> Iterator[Head]:
+    """A head of the test's own that offers no CPUs, as on KubeRay; tests add nodes, and may lose them."""
+    started = start_head(cpus=0)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_other_ray() -> None:
     """The Ray of the tests before these would be used in place of theirs; nobody needs it any more (tests/conftest.py)."""

@@ -76,7 +76,8 @@ def configuration(address: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def head() -> Iterator[Head]:
+def growing_head() -> Iterator[Head]:
+    """A head without CPUs whose cluster grows and shrinks with what is asked of it."""
     started = start_head(cpus=0, environment=ENVIRONMENT, autoscaling=configuration)
     try:
         yield started
@@ -85,12 +86,12 @@ def head() -> Iterator[Head]:
 
 
 def test_nodes_come_for_a_run_and_go_after_it(
-    head: Head, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    growing_head: Head, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    cluster = {"address": head.address, "wait_for_resources_seconds": 400.0}
+    cluster = {"address": growing_head.address, "wait_for_resources_seconds": 400.0}
     wish = features_experiment(tmp_path, cluster=cluster, tracking={"console": "plain"})
     assert run_experiment(wish)["tasks_learned"] == 3
     assert "waiting for 3 CPUs: the cluster has 0" in capfd.readouterr().err
-    with join_ray(ClusterSettings(address=head.address)) as handle:
+    with join_ray(ClusterSettings(address=growing_head.address)) as handle:
         assert handle.resources().cpus <= 4
         wait_until(lambda: handle.resources().cpus == 0, 200, "the nodes' leave")

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.commands.run import run_experiment
 from pipelines import fleet
 from pipelines.cluster import watching
-from tests.cluster.conftest import Head, add_node, can_unshare, start_head
+from tests.cluster.conftest import Head, add_node, can_unshare
 from tests.helpers import features_experiment
 from workers.errors import ClusterError
 
@@ -38,16 +38,6 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def head() -> Iterator[Head]:
-    """A head that offers no CPUs, as on KubeRay, and one node with three."""
-    started = start_head(cpus=0)
-    try:
-        yield started
-    finally:
-        started.close()
-
-
 @contextmanager
 def held(head: Head) -> Iterator[None]:
     """Other work that holds every CPU of the cluster."""
@@ -62,9 +52,9 @@ def held(head: Head) -> Iterator[None]:
 
 
 def test_a_run_whose_place_other_work_took_ends_in_one_sentence(
-    head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bare_head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add_node(head, cpus=3)
+    add_node(bare_head, cpus=3)
     monkeypatch.setattr(watching, "PATIENCE_SECONDS", 5.0)
 
     def taken_meanwhile(*_: Any, **__: Any) -> bool:
@@ -73,19 +63,19 @@ def test_a_run_whose_place_other_work_took_ends_in_one_sentence(
 
     monkeypatch.setattr(fleet, "wait_for_resources", taken_meanwhile)
     wish = features_experiment(
-        tmp_path, cluster={"address": head.address, "wait_for_resources_seconds": 5.0}
+        tmp_path, cluster={"address": bare_head.address, "wait_for_resources_seconds": 5.0}
     )
-    with held(head), pytest.raises(ClusterError) as caught:
+    with held(bare_head), pytest.raises(ClusterError) as caught:
         run_experiment(wish, console=False)
     assert "since other work runs there: the cluster has 3 CPUs, 0 free" in str(caught.value)
     assert not list(tmp_path.rglob("versions/*.json"))
 
 
 def test_a_lost_node_that_nothing_replaces_ends_the_run_and_the_same_command_continues(
-    head: Head, tmp_path: Path
+    bare_head: Head, tmp_path: Path
 ) -> None:
-    node = add_node(head, cpus=3)
-    cluster = {"address": head.address, "wait_for_resources_seconds": 5.0}
+    node = add_node(bare_head, cpus=3)
+    cluster = {"address": bare_head.address, "wait_for_resources_seconds": 5.0}
     wish = features_experiment(tmp_path, cluster=cluster, learning={"epochs": 4000})
     versions = tmp_path / "storage" / "banks" / "tiny" / "versions"
 
@@ -93,7 +83,7 @@ def test_a_lost_node_that_nothing_replaces_ends_the_run_and_the_same_command_con
         deadline = time.monotonic() + 300
         while not list(versions.glob("*.json")) and time.monotonic() < deadline:
             time.sleep(0.05)
-        head.kill(node)
+        bare_head.kill(node)
 
     loser = threading.Thread(target=lose_the_node)
     loser.start()
@@ -102,22 +92,23 @@ def test_a_lost_node_that_nothing_replaces_ends_the_run_and_the_same_command_con
     loser.join()
     left = len(list(versions.glob("*.json")))
     assert 1 <= left < 3
-    add_node(head, cpus=3)
+    add_node(bare_head, cpus=3)
     assert run_experiment(wish, console=False)["tasks_learned"] == 3 - left
 
 
 @pytest.mark.skipif(not can_unshare(), reason="needs the right to make a mount namespace")
 def test_a_node_that_comes_later_without_the_storage_ends_the_run_before_it_learns(
-    head: Head, tmp_path: Path
+    bare_head: Head, tmp_path: Path
 ) -> None:
     storage = tmp_path / "storage"
     storage.mkdir()
     hide = f'mount -t tmpfs none {storage} && exec "$@"'
     comer = threading.Timer(
-        5, lambda: add_node(head, cpus=3, wrapper=("unshare", "-m", "sh", "-c", hide, "sh"))
+        5,
+        lambda: add_node(bare_head, cpus=3, wrapper=("unshare", "-m", "sh", "-c", hide, "sh")),
     )
     comer.start()
-    wish = features_experiment(tmp_path, cluster={"address": head.address})
+    wish = features_experiment(tmp_path, cluster={"address": bare_head.address})
     with pytest.raises(ClusterError, match="is not visible on node"):
         run_experiment(wish, console=False)
     comer.join()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from orchestrator.commands.run import run_experiment
 from orchestrator.experiment import Experiment
-from tests.cluster.conftest import STORE, Head, add_node, start_head
+from tests.cluster.conftest import STORE, Head, add_node
 from tests.helpers import features_experiment
 from workers.errors import ClusterError
 from workers.storage.bank import Bank
@@ -43,29 +42,19 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> str:
     return digest(folder)
 
 
-@pytest.fixture
-def head() -> Iterator[Head]:
-    """A head that offers no CPUs, as on KubeRay; tests add nodes."""
-    started = start_head(cpus=0)
-    try:
-        yield started
-    finally:
-        started.close()
-
-
-def test_two_nodes_learn_the_bank_of_one(head: Head, laptop: str, tmp_path: Path) -> None:
+def test_two_nodes_learn_the_bank_of_one(bare_head: Head, laptop: str, tmp_path: Path) -> None:
     for _ in range(2):
-        add_node(head, cpus=3)
-    wish = experiment(tmp_path / "run", address=head.address, shards=2, trainers=2)
+        add_node(bare_head, cpus=3)
+    wish = experiment(tmp_path / "run", address=bare_head.address, shards=2, trainers=2)
     run_experiment(wish, console=False)
     assert digest(tmp_path / "run") == laptop
 
 
 def test_a_node_lost_in_the_middle_costs_time_and_nothing_else(
-    head: Head, laptop: str, tmp_path: Path
+    bare_head: Head, laptop: str, tmp_path: Path
 ) -> None:
-    nodes = [add_node(head, cpus=6) for _ in range(2)]
-    wish = experiment(tmp_path / "run", address=head.address, shards=2, trainers=2)
+    nodes = [add_node(bare_head, cpus=6) for _ in range(2)]
+    wish = experiment(tmp_path / "run", address=bare_head.address, shards=2, trainers=2)
     versions = tmp_path / "run" / "storage" / "banks" / "tiny" / "versions"
     lost = threading.Event()
 
@@ -73,7 +62,7 @@ def test_a_node_lost_in_the_middle_costs_time_and_nothing_else(
         deadline = time.monotonic() + 120
         while not list(versions.glob("*.json")) and time.monotonic() < deadline:
             time.sleep(0.05)
-        head.kill(nodes[0])
+        bare_head.kill(nodes[0])
         lost.set()
 
     loser = threading.Thread(target=lose_a_node)
@@ -84,10 +73,13 @@ def test_a_node_lost_in_the_middle_costs_time_and_nothing_else(
     assert digest(tmp_path / "run") == laptop
 
 
-def test_a_run_that_waits_in_vain_leaves_no_version(head: Head, tmp_path: Path) -> None:
-    add_node(head, cpus=2)
+def test_a_run_that_waits_in_vain_leaves_no_version(bare_head: Head, tmp_path: Path) -> None:
+    add_node(bare_head, cpus=2)
     wish = experiment(
-        tmp_path / "run", address=head.address, gpus_per_shard=1.0, wait_for_resources_seconds=3.0
+        tmp_path / "run",
+        address=bare_head.address,
+        gpus_per_shard=1.0,
+        wait_for_resources_seconds=3.0,
     )
     with pytest.raises(ClusterError, match="for 1 GPU: the cluster has 0"):
         run_experiment(wish, console=False)
