@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ _TASKS = 10
 _MOST_NAMES = 200
 """Class names that are written out in order; more would hide the rest of the file."""
 SEED = 1993
+STORAGE = "luca-storage"
+"""The folder in which ``luca predict`` and ``luca bank`` look when they are started beside it."""
 
 
 def init_command(
@@ -57,8 +60,8 @@ def init_command(
     write_file(target, text.encode())
     for remark in remarks:
         _say(remark)
-    shown = str(target)
-    print(f"{shown}: {_headline(found)}")
+    print(f"{target}: {_headline(found)}")
+    shown = shlex.quote(str(target))
     print(f"look at the tasks:   luca stream show {shown}")
     print(f"see what it costs:   luca run {shown} --dry-run")
     print(f"learn them:          luca run {shown}")
@@ -95,7 +98,9 @@ def experiment_text(name: str, found: Discovery, *, backbone: str) -> str:
         "# Every key and its default: luca schema; any key from the command line: -o key=value\n"
         f"name: {_scalar(name)}\n"
         f"seed: {SEED}                      # class order and all other randomness\n"
-        "storage: luca-storage           # banks, features and runs; a folder, or a URI such as s3://bucket/prefix\n"
+        "# Banks, features and runs; a folder, or a URI such as s3://bucket/prefix.  Absolute, so that luca finds the same\n"
+        "# from wherever it is started (a relative folder is taken from there); predict and bank take it as --storage.\n"
+        f"storage: {_scalar(os.path.abspath(STORAGE))}\n"
         "recipe: local                   # tosca: as published, tasks in order; local_sparse: smaller modules",
         _stream_section(found),
     ]

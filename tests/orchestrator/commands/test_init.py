@@ -75,6 +75,23 @@ def test_what_is_written_loads_and_its_stream_can_be_shown(
     assert "luca run e.yaml" in done.out
 
 
+def test_the_file_means_the_same_wherever_luca_is_started(
+    typed: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder(tmp_path)
+    done = typed("init", "pets", "--output", "my pets.yaml")
+    assert "luca run 'my pets.yaml' --dry-run" in done.out
+    (tmp_path / "elsewhere").mkdir()
+    found = []
+    for place, file in ((tmp_path, "my pets.yaml"), (tmp_path / "elsewhere", "../my pets.yaml")):
+        monkeypatch.chdir(place)
+        shown = typed("run", file, "--dry-run", "--json")
+        assert shown.code == 0, shown.err
+        found.append(json.loads(shown.out))
+    assert found[0] == found[1]
+    assert found[0]["storage"] == str(tmp_path / "luca-storage")
+
+
 def test_the_file_is_named_after_the_data_and_comments_name_the_options(
     typed: CommandLine, tmp_path: Path
 ) -> None:
