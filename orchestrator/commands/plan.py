@@ -237,7 +237,7 @@ def _pairs(
 
 def _modules(prepared: Prepared, width: int) -> dict[str, Any]:
     """Parameters and bytes of what the bank keeps of a task and of all tasks."""
-    from workers.modeling.luca import parameter_shapes
+    from workers.modeling.luca_settings import parameter_shapes
 
     experiment = prepared.experiment
     each = sum(math.prod(shape) for shape in parameter_shapes(width, experiment.luca).values())

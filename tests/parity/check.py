@@ -19,8 +19,8 @@ from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.heads import UnifiedHead, grow_unified_head
 from workers.modeling.learner import Execution, LearnedTask, learn_unified
 from workers.modeling.learning_settings import LearningSettings
-from workers.modeling.luca import PARAMETER_NAMES, Parameters, apply
-from workers.modeling.luca_settings import Flow, LucaSettings
+from workers.modeling.luca import Parameters, apply
+from workers.modeling.luca_settings import PARAMETER_NAMES, Flow, LucaSettings
 from workers.modeling.predictor import Predictor
 from workers.modeling.recipes import RECIPES
 from workers.modeling.scoring import ModuleScorer

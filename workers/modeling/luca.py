@@ -15,42 +15,23 @@ from torch import Tensor
 from torch.nn import functional
 
 from workers.errors import SettingsError
-from workers.modeling.luca_settings import Flow, LucaSettings, Part
+from workers.modeling.luca_settings import (
+    Flow,
+    LucaSettings,
+    Part,
+    parameter_shapes,
+)
 
 Parameters = dict[str, Tensor]
 
 LAYER_NORM_EPS = 1e-5
 
-_ADAPTER = ("norm.weight", "norm.bias", "mlp.0.weight", "mlp.0.bias", "mlp.2.weight", "mlp.2.bias")
-_CALIBRATOR = ("se.0.weight", "se.2.weight")
-PARAMETER_NAMES: dict[Flow, tuple[str, ...]] = {
-    "tosca": _ADAPTER + _CALIBRATOR,
-    "tosca_r": _ADAPTER + _CALIBRATOR,
-    "adapter": _ADAPTER,
-    "calibrator": _CALIBRATOR,
-}
 _PARTS: dict[str, Part] = {"norm.weight": "norm", "norm.bias": "norm"}
 
 
 def part_of(name: str) -> Part:
     """The part (``weights``, ``biases`` or ``norm``) that a parameter belongs to."""
     return _PARTS.get(name, "biases" if name.endswith(".bias") else "weights")
-
-
-def parameter_shapes(width: int, settings: LucaSettings) -> dict[str, tuple[int, ...]]:
-    """Shapes of a module's parameters by name, in the order of ``PARAMETER_NAMES``."""
-    adapter, calibrator = settings.ranks(width)
-    shapes: dict[str, tuple[int, ...]] = {
-        "norm.weight": (width,),
-        "norm.bias": (width,),
-        "mlp.0.weight": (adapter, width),
-        "mlp.0.bias": (adapter,),
-        "mlp.2.weight": (width, adapter),
-        "mlp.2.bias": (width,),
-        "se.0.weight": (calibrator, width),
-        "se.2.weight": (width, calibrator),
-    }
-    return {name: shapes[name] for name in PARAMETER_NAMES[settings.flow]}
 
 
 def init_parameters(

@@ -1,4 +1,7 @@
-"""Settings of LuCA modules: their flow and the widths of their bottlenecks.  Free of torch: the command line reads it."""
+"""Settings of LuCA modules: flow and bottlenecks, and the shapes of parameters that follow from them.
+
+Free of torch: the command line reads it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,15 @@ from workers.settings import Settings
 
 Flow = Literal["tosca", "tosca_r", "adapter", "calibrator"]
 Part = Literal["weights", "biases", "norm"]
+
+_ADAPTER = ("norm.weight", "norm.bias", "mlp.0.weight", "mlp.0.bias", "mlp.2.weight", "mlp.2.bias")
+_CALIBRATOR = ("se.0.weight", "se.2.weight")
+PARAMETER_NAMES: dict[Flow, tuple[str, ...]] = {
+    "tosca": _ADAPTER + _CALIBRATOR,
+    "tosca_r": _ADAPTER + _CALIBRATOR,
+    "adapter": _ADAPTER,
+    "calibrator": _CALIBRATOR,
+}
 
 MOST_RANK = 65_536
 """Far beyond every backbone's width, where a bottleneck is none any more."""
@@ -47,3 +59,19 @@ class LucaSettings(Settings):
             )
         default = width // self.ratio
         return self.adapter_rank or default, self.calibrator_rank or default
+
+
+def parameter_shapes(width: int, settings: LucaSettings) -> dict[str, tuple[int, ...]]:
+    """Shapes of a module's parameters by name, in the order of ``PARAMETER_NAMES``."""
+    adapter, calibrator = settings.ranks(width)
+    shapes: dict[str, tuple[int, ...]] = {
+        "norm.weight": (width,),
+        "norm.bias": (width,),
+        "mlp.0.weight": (adapter, width),
+        "mlp.0.bias": (adapter,),
+        "mlp.2.weight": (width, adapter),
+        "mlp.2.bias": (width,),
+        "se.0.weight": (calibrator, width),
+        "se.2.weight": (width, calibrator),
+    }
+    return {name: shapes[name] for name in PARAMETER_NAMES[settings.flow]}

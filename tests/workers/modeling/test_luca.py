@@ -7,7 +7,6 @@ import torch
 
 from workers.errors import SettingsError
 from workers.modeling.luca import (
-    PARAMETER_NAMES,
     apply,
     init_parameters,
     nonzero_count,
@@ -15,7 +14,7 @@ from workers.modeling.luca import (
     part_of,
     stack,
 )
-from workers.modeling.luca_settings import LucaSettings
+from workers.modeling.luca_settings import PARAMETER_NAMES, LucaSettings
 
 
 def fresh(width: int, seed: int = 0, dtype: torch.dtype = torch.float32, **settings):

@@ -18,7 +18,7 @@ from workers.errors import BankError, DataError
 from workers.modeling.bank_tensors import BankTensors, TaskModule
 from workers.modeling.combining import REFINE_SHARE, Routing, combine_local
 from workers.modeling.evaluation_settings import EvaluationSettings
-from workers.modeling.luca import PARAMETER_NAMES
+from workers.modeling.luca_settings import PARAMETER_NAMES
 from workers.modeling.predictor import Predictor
 from workers.modeling.router_settings import Combination
 from workers.modeling.scoring import module_scores

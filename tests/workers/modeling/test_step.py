@@ -8,8 +8,8 @@ from torch import Tensor
 
 from workers.modeling.flat import FlatState, Update, soft_threshold
 from workers.modeling.heads import cosine_logits
-from workers.modeling.luca import PARAMETER_NAMES, Parameters, apply, init_parameters
-from workers.modeling.luca_settings import LucaSettings
+from workers.modeling.luca import Parameters, apply, init_parameters
+from workers.modeling.luca_settings import PARAMETER_NAMES, LucaSettings
 from workers.modeling.step import Step
 
 WIDTH, CLASSES, BATCH = 12, 4, 7
