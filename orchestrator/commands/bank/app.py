@@ -152,7 +152,7 @@ def verify(name: _Name, storage: _StorageOption = _STORAGE, as_json: _JsonOption
 
 @bank.command()
 def audit(name: _Version, storage: _StorageOption = _STORAGE, as_json: _JsonOption = False) -> None:
-    """Show that no sample is kept: every array and what its size follows; exit code 1 when one could be."""
+    """Show that no sample is kept: every array and what its size follows; exit code 1 when one could be told."""
     from orchestrator.commands.bank.checking import audit_command
 
     if not audit_command(storage, name, as_json=as_json):

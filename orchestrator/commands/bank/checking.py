@@ -59,8 +59,12 @@ def audit_command(storage: str, name: str, *, as_json: bool) -> bool:
         )
         return True
     out.print(
-        table(("where", "what could hold samples"), ((f.where, f.what) for f in report.findings))
+        table(
+            ("where", "what could give a sample away"), ((f.where, f.what) for f in report.findings)
+        )
     )
+    for remedy in dict.fromkeys(finding.remedy for finding in report.findings):
+        out.print(f"what to do: {remedy}", soft_wrap=True)
     return False
 
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
+from pipelines.exemplar_free import GUARD, audit_version, revealing_sums
 from tests.helpers import features_experiment, write_features
 from tests.orchestrator.commands.conftest import Luca
 from tests.orchestrator.commands.learned_banks import features, learn, quick_disk
 from workers.modeling.sparse import decode
+from workers.modeling.statistics import TaskStatistics
+from workers.modeling.statistics_settings import Granularity
 from workers.modeling.whitening import Whitening
 from workers.storage.bank import Bank
 from workers.storage.bank_draft import TaskDraft, draft_of
+from workers.storage.bank_version import BankVersion
 from workers.storage.bank_writer import BankWriter
 
 __all__ = ["quick_disk"]
@@ -103,7 +108,65 @@ def test_sums_of_too_few_samples_are_found(
     said = luca("bank", "audit", "tiny", "--storage", experiment.storage, "--json")
     assert said.code == 1
     findings = json.loads(said.out)["findings"]
-    assert len([f for f in findings if words in f["what"]]) == 6
+    assert len([f for f in findings if words in f["what"]]) == len(findings) == 6
+    assert {f["remedy"] for f in findings} == {GUARD}
+    said = luca("bank", "audit", "tiny", "--storage", experiment.storage)
+    assert said.out.count("what to do:") == 1
+    assert "from three samples or more" in " ".join(said.out.split())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"recipe": "tosca"},
+        {"evaluation": RIDGE},
+        {"stream": {"classes_per_task": 1}},
+        {"stream": {"classes_per_task": 4}},
+        {"stream": {"validation_fraction": 0.2}},
+    ],
+)
+@pytest.mark.parametrize("shots", [1, 2, 3, 4, 5, 6])
+def test_chance_sizes_of_few_shot_streams_raise_no_alarm(
+    folder: Path, shots: int, changes: dict[str, Any]
+) -> None:
+    """Whole matrices can have a multiple of few samples' number of entries; what sums tell is true, and is said."""
+    changes = {**changes, "stream": {"shots": shots, **changes.get("stream", {})}}
+    bank = learn(features_experiment(folder, bank="few", **changes))
+    for number in bank.versions():
+        version = bank.load(number)
+        left = {
+            count
+            for task in version.tasks
+            for count in version.arrays(task, "statistics")["count"].tolist()
+        }
+        report = audit_version(version)
+        assert report.clean == (min(left) > 2)
+        assert {finding.remedy for finding in report.findings} <= {GUARD}
+
+
+def counted(counts: list[int], granularity: Granularity) -> list[str]:
+    """What is found in a bank of one task whose classes have so many samples."""
+    features = np.random.default_rng(0).normal(size=(sum(counts), 16))
+    sums = TaskStatistics.from_features(
+        features,
+        np.repeat(np.arange(len(counts)), counts),
+        classes=len(counts),
+        granularity=granularity,
+    )
+    task = SimpleNamespace(
+        id="t", classes=tuple("abc"[: len(counts)]), objects={"statistics": None}
+    )
+    version = SimpleNamespace(tasks=[task], arrays=lambda *_: sums.to_arrays())
+    return [f.what.split(" has ")[0] for f in revealing_sums(cast(BankVersion, version))]
+
+
+def test_a_pair_follows_from_a_gram_matrix_in_which_nothing_else_is_spread() -> None:
+    assert counted([2, 2], "class") == ["class 'a'", "class 'b'"]
+    assert counted([2, 2], "task") == []
+    assert counted([1, 2, 1], "task") == ["class 'a'", "class 'b'", "class 'c'"]
+    assert counted([2], "task") == ["class 'a'"]
+    assert counted([3, 4], "class") == []
 
 
 def test_a_fork_with_other_settings_stays_clean(luca: Luca, folder: Path, storage: str) -> None:
