@@ -1,7 +1,8 @@
-"""Small real streams for tests of the pipeline: clustered ready-made features, written as Parquet."""
+"""Small real streams for tests of the pipeline: clustered ready-made features, written as Parquet; and a free port."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,10 @@ def features_experiment(folder: Path, **changes: Any) -> Experiment:
         "cluster": {"shards": 1, "trainers": 1, "evaluators": 1},
     }
     return parse_experiment(merge(base, changes))
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

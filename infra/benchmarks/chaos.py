@@ -6,6 +6,9 @@ Small real streams (ready features with local and with unified heads, and the de
 undisturbed for reference.  Then every run is disturbed as its seed says: data shards, trainers, the registry and
 evaluators are killed (SIGKILL) in the middle of a call or between two, the driver is killed or stopped (SIGTERM) and the same command
 started again, whole simulated nodes are lost.  One JSON line a run, a table at the end; exit code 1 if anything differs.
+
+What kills is that of ``tests/chaos``, so this runs from the root of the source tree alone, with the package installed
+from there (``pip install -e .``); of the tests' own requirements none is needed.
 """
 
 from __future__ import annotations

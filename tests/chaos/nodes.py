@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.chaos.processes import actors, descendants
-from tests.cluster.conftest import free_port
+from tests.helpers import free_port
 
 NODE = {"num_cpus": 8, "object_store_memory": 100_000_000}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,6 +19,15 @@ from infra.benchmarks.orchestration import write_stream
 def test_every_benchmark_that_is_offered_can_be_run(name: str) -> None:
     module = importlib.import_module(f"infra.benchmarks.{name}")
     assert list(inspect.signature(module.run).parameters) == ["long"]
+
+
+def test_runs_under_fire_need_nothing_that_only_tests_need() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('pytest', 'hypothesis', 'moto'): sys.modules[name] = None\n"
+        "import infra.benchmarks.chaos"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
 @pytest.mark.parametrize(("tested", "test_rows"), [(None, 12), (1, 3)])
