@@ -284,11 +284,10 @@ def _start_local(
             _temp_dir=str(temporary),
             **arguments,
         )
-    except (RuntimeError, ValueError, OSError, ConnectionError) as error:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise ClusterError(f"a local Ray cannot be started: {first_line(error)}") from error
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if _from_ray(error):
+            raise ClusterError(_starting_failure(error)) from error
         raise
     if settings.dashboard and notify is not None and context.dashboard_url:
         notify(f"Ray's dashboard: http://{context.dashboard_url}")
@@ -307,8 +306,10 @@ def _join(
     try:
         with _one_attempt():
             context = ray.init(address=way.address, **arguments)
-    except (RuntimeError, ValueError, OSError, ConnectionError) as error:
-        raise ClusterError(_joining_failure(way.address, error)) from error
+    except Exception as error:
+        if _from_ray(error):
+            raise ClusterError(_joining_failure(way.address, error)) from error
+        raise
     return RayHandle(way.how, context.address_info["gcs_address"])
 
 
@@ -324,6 +325,20 @@ def _one_attempt() -> Iterator[None]:
         yield
     finally:
         os.environ.pop(name, None)
+
+
+def _from_ray(error: BaseException) -> bool:
+    """Whether ``ray.init`` raised it, and no signal's handler meanwhile; Ray raises plain Exceptions, too."""
+    return type(error) is Exception or isinstance(error, RuntimeError | ValueError | OSError)
+
+
+def _starting_failure(error: BaseException) -> str:
+    if "timed out during startup" in str(error):
+        return (
+            "a local Ray did not start in the 30 s that it gives its own processes, so this machine is very busy: "
+            "run the same command again when it is less so"
+        )
+    return f"a local Ray cannot be started: {first_line(error)}"
 
 
 def _joining_failure(address: str, error: BaseException) -> str:
