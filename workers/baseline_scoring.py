@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +61,10 @@ class BaselineScorer:
         self._task_known = task_known
         self._kept = KeptPredictions(storage, {"seed": seed, "task_known": task_known})
         self._trains: list[TrainPart] = []
-        self._learned: list[str] = []
-        self._scored: dict[int, str] = {}
-        self._baselines: dict[str, tuple[Baseline, int]] = {}
-        self._at_hand: tuple[int, Tensor, Tensor] | None = None
+        self._train_digests: list[str] = []
+        self._test_digests: dict[int, str] = {}
+        self._baselines: dict[str, Baseline] = {}
+        self._observed: Counter[str] = Counter()
         self._tests: dict[int, tuple[Tensor, Tensor]] = {}
 
     def score(
@@ -93,20 +94,24 @@ class BaselineScorer:
             self._trains.append(trains[task])
         samples = self._samples_digest(after, tests)
         last = after == self._tasks - 1
+        names = [n for n in self._settings.baselines if last or not self._options(n).final_only]
+        keys = {name: self._kept.key(name, self._made_from(name), samples) for name in names}
         # Which samples were left out as unreadable is known to no key.
         keep = not self._trains[after].rows.tolerance
         predictions = {}
-        for name in self._settings.baselines:
-            if self._options(name).final_only and not last:
-                continue
-            key = self._kept.key(name, self._made_from(name), samples)
-            made = self._kept.read(key) if keep else None
-            if made is None:
-                made = self._predict(self._learn(name, after), tests)
-                if keep:
-                    self._kept.write(key, made)
-            predictions[name] = made
-        return predictions, time.perf_counter() - started
+        for name in names:
+            kept = self._kept.read(keys[name]) if keep else None
+            if kept is not None:
+                predictions[name] = kept
+        missing = [name for name in names if name not in predictions]
+        if missing:
+            self._learn(missing, after)
+            features, labels = self._gathered(tests)
+        for name in missing:
+            predictions[name] = self._predict(name, features, labels, tests)
+            if keep:
+                self._kept.write(keys[name], predictions[name])
+        return {name: predictions[name] for name in names}, time.perf_counter() - started
 
     # -- what predictions are made from ----------------------------------------------------------------------
 
@@ -124,33 +129,31 @@ class BaselineScorer:
 
     def _samples_digest(self, after: int, tests: Sequence[TestPart]) -> str:
         """All tasks learned, in their order, and all test samples."""
-        for train in self._trains[len(self._learned) : after + 1]:
-            before = self._learned[-1] if self._learned else ""
+        for train in self._trains[len(self._train_digests) : after + 1]:
+            before = self._train_digests[-1] if self._train_digests else ""
             both = f"{before} {train_digest(train)}"
-            self._learned.append(hashlib.blake2b(both.encode(), digest_size=16).hexdigest())
+            self._train_digests.append(hashlib.blake2b(both.encode(), digest_size=16).hexdigest())
         for test in tests:
-            if test.task not in self._scored:
-                self._scored[test.task] = test_digest(test)
-        scored = " ".join(self._scored[test.task] for test in tests)
-        return f"{self._learned[after]} {scored}"
+            if test.task not in self._test_digests:
+                self._test_digests[test.task] = test_digest(test)
+        scored = " ".join(self._test_digests[test.task] for test in tests)
+        return f"{self._train_digests[after]} {scored}"
 
     # -- learning and predicting -----------------------------------------------------------------------------
 
-    def _learn(self, name: str, after: int) -> Baseline:
-        """A baseline that learned exactly the tasks up to ``after``."""
-        baseline, observed = self._baselines.get(name, (None, 0))
-        if observed > after + 1:
-            baseline, observed = None, 0
-        for task in range(observed, after + 1):
-            if self._at_hand is None or self._at_hand[0] != task:
-                self._at_hand = task, *self._read(self._trains[task].rows)
-            _, features, labels = self._at_hand
-            if baseline is None:
-                baseline = self._create(name, features.shape[1])
-            baseline.observe(features, labels, self._trains[task].classes)
-            self._baselines[name] = baseline, task + 1
-        assert baseline is not None
-        return baseline
+    def _learn(self, names: Sequence[str], after: int) -> None:
+        """Let these baselines learn exactly the tasks up to ``after``; a task's features are read once for all."""
+        for name in names:
+            if self._observed[name] > after + 1:
+                del self._baselines[name], self._observed[name]
+        for task in range(min(self._observed[name] for name in names), after + 1):
+            features, labels = self._read(self._trains[task].rows)
+            for name in names:
+                if self._observed[name] == task:
+                    if name not in self._baselines:
+                        self._baselines[name] = self._create(name, features.shape[1])
+                    self._baselines[name].observe(features, labels, self._trains[task].classes)
+                    self._observed[name] += 1
 
     def _create(self, name: str, width: int) -> Baseline:
         context = BaselineContext(
@@ -158,15 +161,20 @@ class BaselineScorer:
         )
         return BASELINES[name].create(context, self._options(name))
 
-    def _predict(self, baseline: Baseline, tests: Sequence[TestPart]) -> MethodPredictions:
+    def _gathered(self, tests: Sequence[TestPart]) -> tuple[Tensor, Tensor]:
+        """Features [n, d] and labels int64 [n] of all test samples; each task's are read once."""
         import torch
 
         for test in tests:
             if test.task not in self._tests:
                 self._tests[test.task] = self._read(test.rows)
         features = torch.cat([self._tests[test.task][0] for test in tests])
-        labels = torch.cat([self._tests[test.task][1] for test in tests])
-        made = baseline.predict(features)
+        return features, torch.cat([self._tests[test.task][1] for test in tests])
+
+    def _predict(
+        self, name: str, features: Tensor, labels: Tensor, tests: Sequence[TestPart]
+    ) -> MethodPredictions:
+        made = self._baselines[name].predict(features)
         if self._task_known:
             made = made.among(self._own_classes(tests, made.classes))
         return MethodPredictions(

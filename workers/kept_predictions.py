@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from workers.errors import CorruptionError, StorageError
+from workers.errors import StorageError
 from workers.scored import MethodPredictions, TestPart, TrainPart
 from workers.storage.atomic import write_atomic
 from workers.storage.filesystem import Storage
@@ -30,12 +30,17 @@ class KeptPredictions:
 
     Args:
         storage: where they lie.
-        made_by: all that decides what a baseline predicts beside its options and the samples, such as the seed.
+        made_by: all that decides what a baseline predicts beside its options, the samples and the program, such as
+            the seed.
     """
 
     def __init__(self, storage: Storage, made_by: Mapping[str, Any]) -> None:
+        import torch
+
         self._storage = storage
-        self._made_by = {"program": _program(), **made_by}
+        # Another number of threads adds up in another order, and so differs in the last digits.
+        threads = torch.get_num_threads()
+        self._made_by = {"program": _program(), "threads": threads, **made_by}
 
     def key(self, baseline: str, options: Mapping[str, Any], samples: str) -> str:
         """The digest for a baseline with these options, on samples that a digest stands for."""
@@ -50,7 +55,7 @@ class KeptPredictions:
         path = _path(key)
         if not self._storage.exists(path):
             return None
-        with suppress(CorruptionError, StorageError, pa.ArrowException, OSError):
+        with suppress(StorageError, pa.ArrowException, OSError):
             buffer = self._storage.open_mmap(path).read_buffer()
             if is_sealed(buffer) and seal_fault(buffer) is None:
                 table = pq.read_table(pa.BufferReader(buffer), columns=list(_COLUMNS))
@@ -94,11 +99,19 @@ def _canonical(content: Any) -> bytes:
 
 @cache
 def _program() -> str:
-    """The source of everything numerical here, and the PyTorch below it: another one predicts anew."""
+    """What calculates: the source of this package, and the PyTorch and NumPy below it.  Another one predicts anew."""
     import torch
 
-    digest = hashlib.blake2b(torch.__version__.encode(), digest_size=16)
-    folder = Path(__file__).with_name("modeling")
+    return (
+        f"{source_digest(Path(__file__).parent)} torch {torch.__version__} numpy {np.__version__}"
+    )
+
+
+def source_digest(folder: Path) -> str:
+    """All Python files below a folder, with their names."""
+    digest = hashlib.blake2b(digest_size=16)
     for file in sorted(folder.rglob("*.py")):
-        digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
+        content = file.read_bytes()
+        name = file.relative_to(folder).as_posix()
+        digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()

@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.workers.scoring_cases import rows
 from tests.workers.storage.bank_cases import quick_disk  # noqa: F401
 from workers.baseline_scoring import BaselineScorer
 from workers.errors import FeatureCorruptionError, StateLostError
+from workers.feature_rows import FeatureRows, OpenRows, open_rows
+from workers.kept_predictions import source_digest
 from workers.modeling.evaluation_settings import EvaluationSettings
 from workers.modeling.learning_settings import LearningSettings
 from workers.modeling.luca_settings import LucaSettings
@@ -115,6 +118,44 @@ def test_what_a_baseline_depends_on_makes_it_learn_again(
         stream.walk(stream.scorer(**changes))
 
 
+def test_another_number_of_threads_makes_it_learn_again(stream: Stream) -> None:
+    """They add up in another order, so the last digits differ."""
+    stream.walk(stream.scorer())
+    stream.forget_features()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        with pytest.raises(FeatureCorruptionError):
+            stream.walk(stream.scorer())
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_another_program_makes_it_learn_again(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream.walk(stream.scorer())
+    stream.forget_features()
+    monkeypatch.setattr("workers.kept_predictions._program", lambda: "another")
+    with pytest.raises(FeatureCorruptionError):
+        stream.walk(stream.scorer())
+
+
+def test_a_program_is_known_by_its_files_names_and_contents(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "a.py").write_text("x = 1")
+    digests = [source_digest(tmp_path)]
+    (tmp_path / "inner" / "a.py").write_text("x = 2")
+    digests.append(source_digest(tmp_path))
+    (tmp_path / "inner" / "a.py").rename(tmp_path / "inner" / "b.py")
+    digests.append(source_digest(tmp_path))
+    (tmp_path / "c.py").touch()
+    digests.append(source_digest(tmp_path))
+    assert len(set(digests)) == 4
+    (tmp_path / "notes.txt").touch()
+    assert source_digest(tmp_path) == digests[-1]
+
+
 def test_other_samples_labels_or_classes_are_learned_again(stream: Stream) -> None:
     stream.walk(stream.scorer())
     stream.forget_features()
@@ -141,6 +182,21 @@ def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(
     stream.walk(stream.scorer(), upto=2)
     expected = Stream(tmp_path / "undisturbed")
     assert_same(stream.walk(stream.scorer()), expected.walk(expected.scorer()))
+
+
+def test_each_task_is_read_once_for_all_baselines(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def counted(cache: FeatureCache, rows: FeatureRows) -> OpenRows:
+        read.append(rows.identity)
+        return open_rows(cache, rows)
+
+    monkeypatch.setattr("workers.baseline_scoring.open_rows", counted)
+    stream.scorer().score(TASKS - 1, stream.trains, stream.tests)
+    parts = [part.rows for part in (*stream.trains.values(), *stream.tests)]
+    assert sorted(read) == sorted(rows.identity for rows in parts)
 
 
 def test_damaged_predictions_are_made_again(stream: Stream) -> None:
