@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,10 @@ from hypothesis import strategies as st
 
 from tests.workers.storage.bank_cases import quick_disk  # noqa: F401
 from workers.loading import TensorLoader
-from workers.storage.bank import Bank
+from workers.storage.bank import Bank, BankVersion
 from workers.storage.bank_draft import TaskDraft
+from workers.storage.bank_manifest import TaskRecord
+from workers.storage.bank_pages import PageCache
 from workers.storage.bank_writer import BankWriter
 from workers.storage.filesystem import Storage
 
@@ -67,9 +71,13 @@ def banks(tmp_path_factory: pytest.TempPathFactory) -> list[Bank]:
 @given(order=st.lists(st.integers(0, VERSIONS - 1), max_size=8))
 def test_what_was_loaded_before_changes_nothing(banks: list[Bank], order: list[int]) -> None:
     loader = TensorLoader()
+    pages = [
+        PageCache(bank.objects) for bank in banks
+    ]  # as an evaluator has: equal records are the same
     for number in order:
         bank, version = banks[number // 3], number % 3 + 1
-        found = loader.load(bank.load(version), statistics=False)
+        loaded = bank.load(version, pages=pages[number // 3])
+        found = loader.load(loaded, statistics=False)
         expected = TensorLoader().load(bank.load(version), statistics=False)
         assert found.class_names == expected.class_names
         assert [task.name for task in found.tasks] == [task.name for task in expected.tasks]
@@ -86,3 +94,20 @@ def test_a_task_is_decoded_once(banks: list[Bank]) -> None:
     first = loader.load(banks[0].load(2), statistics=False)
     later = loader.load(banks[0].load(3), statistics=False)
     assert all(a is b for a, b in zip(first.tasks, later.tasks, strict=False))
+
+
+def test_the_next_version_costs_its_new_task_alone(
+    banks: list[Bank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader, pages = TensorLoader(), PageCache(banks[0].objects)
+    loader.load(banks[0].load(2, pages=pages), statistics=False)
+    looked_at: list[str] = []
+    look = TensorLoader._module
+
+    def counted(self: TensorLoader, version: BankVersion, record: TaskRecord, index: Any) -> Any:
+        looked_at.append(record.id)
+        return look(self, version, record, index)
+
+    monkeypatch.setattr(TensorLoader, "_module", counted)
+    loader.load(banks[0].load(3, pages=pages), statistics=False)
+    assert looked_at == ["task-00002"]
