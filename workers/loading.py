@@ -28,8 +28,7 @@ class TensorLoader:
 
     def __init__(self) -> None:
         self._modules: dict[tuple[str, ...], TaskModule] = {}
-        self._last: tuple[tuple[TaskRecord, ...], tuple[str, ...], tuple[TaskModule, ...]]
-        self._last = (), (), ()
+        self._last: tuple[tuple[TaskRecord, ...], tuple[TaskModule, ...]] = (), ()
         self._pool: tuple[list[str], PooledStatistics | None] = ([], None)
         self._whitening: dict[str, Whitening] = {}
 
@@ -81,18 +80,20 @@ class TensorLoader:
         return pool
 
     def _tasks(self, version: BankVersion) -> tuple[TaskModule, ...]:
-        """The version's modules; those that it begins with like the last one are taken over unseen."""
-        records, classes, tasks = self._last
+        """The version's modules; those that it begins with like the last one are taken over unseen.
+
+        Equal records from the first on have their classes at equal places, too.
+        """
+        records, tasks = self._last
         same = 0
-        if version.classes[: len(classes)] == classes:
-            for known, record in zip(records, version.tasks, strict=False):
-                if known is not record:
-                    break
-                same += 1
+        for known, record in zip(records, version.tasks, strict=False):
+            if known is not record:
+                break
+            same += 1
         index = {name: i for i, name in enumerate(version.classes)}
         new = (self._module(version, record, index) for record in version.tasks[same:])
         tasks = (*tasks[:same], *new)
-        self._last = version.tasks, version.classes, tasks
+        self._last = version.tasks, tasks
         return tasks
 
     def _module(

@@ -21,13 +21,14 @@ from workers.storage.filesystem import Storage
 
 BACKBONE = {"width": 4}
 SETTINGS = {"luca": {"flow": "tosca"}, "learning": {"objective": "local"}}
-VERSIONS = 6
-"""Two banks of three versions; the second one learned the same classes in another order."""
+BANKS = {"a": (0, 1, 2), "again": (0, 1, 2), "turned": (1, 0, 3)}
+"""Which pairs of classes each bank learned, in order: three versions each."""
+VERSIONS = 3 * len(BANKS)
 
 
-def draft(number: int, seed: int) -> TaskDraft:
+def draft(number: int, pair: int, bank: str) -> TaskDraft:
     """A task of two classes with arrays of its own."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([pair, *bank.encode()])
 
     def drawn(*shape: int) -> np.ndarray:
         return rng.normal(size=shape).astype(np.float32)
@@ -44,9 +45,9 @@ def draft(number: int, seed: int) -> TaskDraft:
     }
     return TaskDraft(
         id=f"task-{number:05d}",
-        name=f"task {seed}",
+        name=f"task {pair}",
         domain="",
-        classes=(f"class {2 * seed}", f"class {2 * seed + 1}"),
+        classes=(f"class {2 * pair}", f"class {2 * pair + 1}"),
         definition={},
         arrays={"module": module, "head": {"weight": drawn(2, 4), "scale": drawn()}},
         info={},
@@ -57,12 +58,12 @@ def draft(number: int, seed: int) -> TaskDraft:
 def banks(tmp_path_factory: pytest.TempPathFactory) -> list[Bank]:
     storage = Storage.open(str(tmp_path_factory.mktemp("banks")))
     made = []
-    for name, order in (("a", (0, 1, 2)), ("b", (1, 0, 3))):
+    for name, order in BANKS.items():
         bank = Bank.open_or_create(storage, name)
         with BankWriter(bank, run="r", code="t") as writer:
             writer.begin(BACKBONE, SETTINGS)
-            for number, seed in enumerate(order):
-                writer.commit(draft(number, seed))
+            for number, pair in enumerate(order):
+                writer.commit(draft(number, pair, name))
         made.append(bank)
     return made
 
