@@ -7,6 +7,7 @@ names its files in.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,8 @@ from workers.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
 
 SAMPLE_SCHEMA = pa.schema(
     [
@@ -52,6 +55,25 @@ class Listing:
     classes: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     feature_width: int | None = None
+
+    @cached_property
+    def rows_by_group(self) -> dict[str, dict[str, dict[str, NDArray[np.int64]]]]:
+        """Row numbers by split, class and domain, ascending; found once, however many tasks are cut."""
+        encoded = [
+            self.samples[name].combine_chunks().dictionary_encode()
+            for name in ("split", "label", "domain")
+        ]
+        codes = np.stack([column.indices.to_numpy() for column in encoded])
+        order = np.lexsort(codes[::-1])
+        changed = np.any(np.diff(codes[:, order], axis=1), axis=0)
+        found: dict[str, dict[str, dict[str, NDArray[np.int64]]]] = {}
+        for rows in np.split(order.astype(np.int64), np.flatnonzero(changed) + 1):
+            split, label, domain = (
+                column.dictionary[int(code)].as_py()
+                for column, code in zip(encoded, codes[:, rows[0]], strict=True)
+            )
+            found.setdefault(split, {}).setdefault(label, {})[domain] = rows
+        return found
 
 
 def make_listing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -41,7 +42,7 @@ class ClassIncrementalSettings(ScenarioSettings):
     @model_validator(mode="after")
     def _one_order(self) -> Self:
         if self.class_order is not None:
-            twice = [name for name in self.class_order if self.class_order.count(name) > 1]
+            twice = [name for name, count in Counter(self.class_order).items() if count > 1]
             if twice:
                 raise ValueError(f"class_order names {twice[0]!r} more than once")
             if self.shuffle_classes:
@@ -75,7 +76,8 @@ class ClassIncrementalSettings(ScenarioSettings):
     def _ordered(self, classes: Sequence[str], seed: int) -> list[str]:
         if self.class_order is not None:
             check_names("stream.class_order", self.class_order, classes, what="class")
-            missing = [name for name in classes if name not in set(self.class_order)]
+            ordered = set(self.class_order)
+            missing = [name for name in classes if name not in ordered]
             if missing:
                 raise SettingsError(
                     f"stream.class_order leaves out {missing[0]!r}"

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt, model_validator
 from typing_extensions import Self
@@ -104,10 +102,11 @@ def rows_of(
     domain: str | None = None,
 ) -> NDArray[np.int64]:
     """Row numbers of the samples of a split, of some classes, of a domain; int64, ascending."""
-    samples = listing.samples
-    mask = pc.equal(samples["split"], split)
-    if classes is not None:
-        mask = pc.and_(mask, pc.is_in(samples["label"], value_set=pa.array(classes, pa.string())))
-    if domain is not None:
-        mask = pc.and_(mask, pc.equal(samples["domain"], domain))
-    return np.flatnonzero(mask.to_numpy()).astype(np.int64)
+    groups = listing.rows_by_group.get(split, {})
+    chosen = [
+        rows
+        for name in (groups if classes is None else dict.fromkeys(classes))
+        for own, rows in groups.get(name, {}).items()
+        if domain is None or own == domain
+    ]
+    return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, dtype=np.int64)
