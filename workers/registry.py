@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from workers.errors import BankError
 from workers.imports import spare_pandas
 from workers.learned import Arrays, Committed, LearnedArrays, TaskHeader
 from workers.storage.bank import Bank, BankVersion
@@ -120,7 +119,7 @@ class RegistryImpl:
             writer = BankWriter(self._bank, run=self._run, code=self._code, wait=wait).open()
             try:
                 writer.begin(self._backbone, self._settings, defaults=self._defaults)
-            except BankError:
+            except BaseException:
                 writer.close()
                 raise
             self._writer = writer

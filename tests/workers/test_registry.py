@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.workers.storage.bank_cases import BACKBONE, SETTINGS, WIDTH, draft, quick_disk  # noqa: F401
-from workers.errors import BankError, BankLockedError
+from workers.errors import BankError, BankLockedError, CorruptionError
 from workers.learned import Committed, LearnedArrays, TaskHeader
 from workers.registry import RegistryImpl
 from workers.storage.bank import Bank
@@ -82,3 +82,15 @@ def test_a_refusal_lets_go_of_the_lock(tmp_path: Path) -> None:
     with pytest.raises(BankError, match="made differently"):
         registry(tmp_path, settings={**SETTINGS, "seed": 7}).open()
     assert Bank.open(Storage.open(str(tmp_path)), "birds").owner() is None
+
+
+def test_a_bank_that_cannot_be_read_lets_go_of_the_lock(tmp_path: Path) -> None:
+    first = registry(tmp_path)
+    commit(first, 0)
+    first.close()
+    bank = Bank.open(Storage.open(str(tmp_path)), "birds")
+    bank.storage.local_path(bank.manifest_path(1)).write_bytes(b"{}")
+    with pytest.raises(CorruptionError) as damage:  # whose traceback keeps the writer alive
+        registry(tmp_path).open()
+    assert "00000001.json" in str(damage.value)
+    assert bank.owner() is None
