@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from workers.errors import CorruptionError, LucaError
 from workers.storage.atomic import is_temporary
@@ -67,6 +68,15 @@ def verify(bank: Bank) -> VerifyReport:
     Takes no lock; versions committed meanwhile may or may not be included.
     """
     return _Verification(bank).run()
+
+
+@dataclass
+class _Use:
+    """The first and the last version that need an object, and the tasks it belongs to."""
+
+    first: int
+    last: int
+    tasks: set[str] = field(default_factory=set)
 
 
 class _Verification:
@@ -231,29 +241,31 @@ class _Verification:
 
     def _users(self, digest: str) -> str:
         """Which versions and tasks need an object, for a message."""
-        versions, tasks = [], set()
-        for number, manifest in self._manifests.items():
-            if any(page.digest == digest for page in manifest.pages):
-                versions.append(number)
-                continue
-            if any(ref.digest == digest for ref in manifest.shared.values()):
-                versions.append(number)
-            try:
-                users = [
-                    task.id
-                    for task in self._pages.tasks(manifest)
-                    if any(ref.digest == digest for ref in task.objects.values())
-                ]
-            except CorruptionError:
-                continue
-            if users:
-                versions.append(number)
-                tasks.update(users)
-        if not versions:
+        use = self._uses.get(digest)
+        if use is None:
             return ""
-        of = f", task {', '.join(sorted(tasks))}" if tasks else ""
-        span = str(versions[0]) if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
+        of = f", task {', '.join(sorted(use.tasks))}" if use.tasks else ""
+        span = str(use.first) if use.first == use.last else f"{use.first} to {use.last}"
         return f" (needed by version {span}{of})"
+
+    @cached_property
+    def _uses(self) -> dict[str, _Use]:
+        """Who needs each object; found page by page, since many versions share a page."""
+        uses: dict[str, _Use] = {}
+        for number, manifest in self._manifests.items():
+            own = [page.digest for page in manifest.pages]
+            own += [ref.digest for ref in manifest.shared.values()]
+            for digest in own:
+                uses.setdefault(digest, _Use(number, number)).last = number
+        for page in self._page_digests:
+            with suppress(CorruptionError):  # a damaged page is reported with the objects
+                for task in self._pages.page(page):
+                    for ref in task.objects.values():
+                        use = uses.setdefault(ref.digest, _Use(uses[page].first, uses[page].last))
+                        use.first = min(use.first, uses[page].first)
+                        use.last = max(use.last, uses[page].last)
+                        use.tasks.add(task.id)
+        return uses
 
     def _check_strays(self) -> None:
         temporaries = 0

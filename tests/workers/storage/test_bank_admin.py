@@ -33,7 +33,8 @@ from workers.storage.bank_draft import TaskDraft
 from workers.storage.bank_gc import collect_garbage
 from workers.storage.bank_inspect import diff, history, list_banks
 from workers.storage.bank_json import seal, sha256, unseal
-from workers.storage.bank_manifest import TaskRecord
+from workers.storage.bank_manifest import Manifest, TaskRecord
+from workers.storage.bank_pages import PageCache
 from workers.storage.bank_tensors import encode, read_metadata
 from workers.storage.bank_verify import verify
 from workers.storage.bank_version import BankVersion
@@ -173,6 +174,28 @@ def test_verification_names_every_damaged_file_and_what_to_do(storage: Storage) 
     assert "only metrics added after the commit are lost" in lines["00000002.json"]
     assert any("stray.txt is not a file of a bank" in note for note in report.notes)
     assert any("version 1, the parent of 2" in note for note in report.notes)
+
+
+def test_a_lost_folder_costs_no_look_through_history_for_each_of_its_objects(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = fill(storage, tasks=4)
+    pages = {page.digest for n in bank.versions() for page in bank.read_manifest(n).pages}
+    for file in storage.local_path("banks/b/objects").iterdir():
+        if file.name not in pages:
+            file.unlink()
+    looks: list[int] = []
+    tasks = PageCache.tasks
+
+    def counted(self: PageCache, manifest: Manifest) -> tuple[TaskRecord, ...]:
+        looks.append(manifest.version)
+        return tasks(self, manifest)
+
+    monkeypatch.setattr(PageCache, "tasks", counted)
+    found = [str(problem) for problem in verify(bank).problems]
+    assert looks == [1, 2, 3, 4]
+    assert sum("(needed by version 3 to 4, task task-2)" in line for line in found) == 3
+    assert sum("(needed by version 4, task task-3)" in line for line in found) == 3
 
 
 def test_exchanged_manifests_and_refs_are_found(storage: Storage) -> None:
