@@ -118,6 +118,13 @@ def assign_splits(
                 f"{where}: left out {plural(counts['validation'], 'validation sample')}, since there are test samples; "
                 "stream.validation_fraction cuts validation out of train"
             )
+            lost = sorted(set(labels) - {labels[at] for at in np.flatnonzero(keep).tolist()})
+            if lost:
+                more = f" and {len(lost) - 6} more" if len(lost) > 6 else ""
+                notes.append(
+                    f"{where}: no class {', '.join(map(repr, lost[:6]))}{more} in the stream, since all samples of it "
+                    "are validation samples"
+                )
         return marked, keep, notes
     fraction = plan.test_fraction
     if fraction is None:

@@ -44,6 +44,14 @@ def test_validation_images_beside_test_images_are_left_out_aloud(tmp_path: Path)
     found = listing(kind="image_folder", path=tmp_path)
     assert groups(found) == {("train", "", "cat"): 3, ("test", "", "cat"): 2}
     assert "left out 1 validation sample, " in found.warnings[0]
+    assert len(found.warnings) == 1
+
+
+def test_a_class_of_validation_images_alone_is_missed_aloud(tmp_path: Path) -> None:
+    write_images(tmp_path, {"train/cat": 3, "test/cat": 2, "val/cat": 1, "val/dog": 2})
+    found = listing(kind="image_folder", path=tmp_path)
+    assert found.classes == ("cat",)
+    assert "no class 'dog' in the stream" in found.warnings[1]
 
 
 @pytest.mark.parametrize(
