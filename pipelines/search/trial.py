@@ -21,6 +21,7 @@ from workers.modeling.heads import UnifiedHead
 from workers.modeling.jobs import LearnedTask
 from workers.modeling.learner import LearnJob, learn_many
 from workers.modeling.luca import nonzero_count, parameter_count
+from workers.modeling.pooling import PooledStatistics
 from workers.modeling.predictor import Predictor
 from workers.modeling.routers import ROUTERS
 from workers.modeling.scoring import module_scores
@@ -57,6 +58,7 @@ class Trial:
             for number in range(len(self._plan.streams))
         ]
         self._done = 0
+        self._nonzero = self._stored = 0
 
     @property
     def finished(self) -> bool:
@@ -82,14 +84,17 @@ class Trial:
             self._learn(index)
         counts = [repeat.score(index) for repeat in self._repeats]
         self._done = index + 1
-        learned = [task for repeat in self._repeats for task in repeat.learned[: self._done]]
+        for repeat in self._repeats:
+            module = repeat.learned[index].module
+            self._nonzero += nonzero_count(module)
+            self._stored += parameter_count(module)
         repeats = len(self._repeats)
         return TrialReport(
             tasks=self._done,
             seen=tuple(right / seen if seen else 0.0 for right, seen, _ in counts),
             whole=tuple(right / everything for right, _, everything in counts),
-            nonzero=sum(nonzero_count(task.module) for task in learned) / repeats,
-            stored=sum(parameter_count(task.module) for task in learned) / repeats,
+            nonzero=self._nonzero / repeats,
+            stored=self._stored / repeats,
             seconds=time.perf_counter() - started,
         )
 
@@ -126,6 +131,7 @@ class _Repeat:
         self._whitening = data.whitening(number) if whitened else None
         self._needs_statistics = ROUTERS[settings.router].evidence == "statistics"
         self._scores: dict[tuple[int, int], Tensor] = {}
+        self._pooled: tuple[int, PooledStatistics | None] = (0, None)
         self.learned: list[LearnedTask] = []
 
     def job(self, index: int) -> LearnJob:
@@ -212,13 +218,20 @@ class _Repeat:
             head=None if local else head.head,
             scale=None if local else head.scale,
             whitening=self._whitening,
-            statistics=tuple(
-                self._data.statistics(self._number, i, self._evaluation, self._whitening)
-                for i in range(index + 1)
-            )
-            if self._needs_statistics
-            else (),
+            pool=self._pool(index) if self._needs_statistics else None,
         )
+
+    def _pool(self, index: int) -> PooledStatistics | None:
+        """Statistics of tasks 0..index, added up; tasks are scored in order, so each is added once."""
+        tasks, pool = self._pooled
+        new = [
+            self._data.statistics(self._number, i, self._evaluation, self._whitening)
+            for i in range(tasks, index + 1)
+        ]
+        if new:
+            pool = PooledStatistics.of(new) if pool is None else pool.plus_all(new)
+        self._pooled = index + 1, pool
+        return pool
 
     def _module_scores(self, bank: BankTensors, index: int) -> list[Tensor] | None:
         """Every module's scores on the samples of tasks 0..index; only new pairs are computed."""

@@ -17,7 +17,9 @@ from tests.pipelines.search.toy import extract, toy_plan, toy_sweep, trial_setti
 from workers.errors import FeatureCorruptionError, SettingsError
 from workers.learned import LearnRequest
 from workers.modeling.evaluation_settings import EvaluationSettings
+from workers.modeling.luca import nonzero_count, parameter_count
 from workers.modeling.sparse import decode
+from workers.modeling.statistics import TaskStatistics
 from workers.storage.features import FeatureCache, FeaturePart, PartKey
 from workers.storage.filesystem import Storage
 from workers.task_learning import fit_whitening, learn_task
@@ -176,6 +178,23 @@ def test_remembered_scores_change_nothing(plan: SweepPlan, monkeypatch: pytest.M
     monkeypatch.setattr("pipelines.search.trial.SCORE_BYTES", 0)
     computed = through(trial_settings(), SweepData(plan))[1]
     assert [r.seen for r in remembered] == [r.seen for r in computed]
+
+
+def test_a_trial_adds_up_each_task_once(plan: SweepPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    original = SweepData.statistics
+
+    def counted(self: SweepData, repeat: int, index: int, *rest: Any) -> TaskStatistics:
+        asked.append(index)
+        return original(self, repeat, index, *rest)
+
+    monkeypatch.setattr(SweepData, "statistics", counted)
+    trial, reports = through(trial_settings(l1=0.05), SweepData(plan))
+    assert asked == [0, 1, 2]
+    for done, report in enumerate(reports, 1):
+        modules = [learned.module for learned in trial.learned[0][:done]]
+        assert report.nonzero == sum(nonzero_count(module) for module in modules)
+        assert report.stored == sum(parameter_count(module) for module in modules)
 
 
 def test_settings_that_diverge_say_so(plan: SweepPlan) -> None:
