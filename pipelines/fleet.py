@@ -80,13 +80,16 @@ class Fleet:
         for note in self.plan.notes:
             notify(note)
         bundles, timeout = self.plan.bundles(), spec.cluster.wait_for_resources_seconds
-        waited = wait_for_resources(bundles, timeout=timeout, notify=notify)
-        self._watch = CapacityWatch(bundles, timeout=timeout, notify=notify, asked=waited)
+        room = wait_for_resources(bundles, timeout=timeout, notify=notify)
+        if room is not None:
+            try:
+                check_shared_storage(spec.storage)  # as the nodes see it that have come
+            finally:
+                room.release()
+        self._watch = CapacityWatch(bundles, timeout=timeout, notify=notify)
         self._all: list[Any] = []
         self._pools: dict[str, ActorPool] = {}
         try:
-            if waited:
-                check_shared_storage(spec.storage)  # as the nodes see it that have come
             notify(starting(spec.reader.kind))
             self.shards = self._start_shards()
             self.trainers = self._start_trainers() if self.plan.trainers.count else []
@@ -105,7 +108,6 @@ class Fleet:
         """Stop every actor; what they know is in storage."""
         import ray
 
-        self._watch.close()
         if self._ray.messages is not None:
             self._ray.messages.mute()
         for actor in self._all:

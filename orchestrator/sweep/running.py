@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -229,9 +229,11 @@ class _Running:
         cpus, concurrent = _room(ray, e.cluster.cpus_per_trainer, e.search.max_concurrent)
         one, timeout = [Bundle(float(cpus))], e.cluster.wait_for_resources_seconds
         notify = self._tracker.notify
-        waited = wait_for_resources(one, timeout=timeout, notify=notify)
+        room = wait_for_resources(one, timeout=timeout, notify=notify)
+        if room is not None:
+            room.release()
         # Trials beside others may wait as long as they like: Tune begins them when there is room.
-        watch = CapacityWatch(one, timeout=timeout, notify=notify, actors=tuple, asked=waited)
+        watch = CapacityWatch(one, timeout=timeout, notify=notify, actors=tuple)
         left = max(1, self._conductor.total - self._conductor.ended)
         plan = SweepPlan(
             storage=self._uri,
@@ -241,7 +243,7 @@ class _Running:
             check=e.stream.validation_fraction > 0,
             threads=e.cluster.cpus_per_trainer,
         )
-        with _scratch() as folder, closing(watch):
+        with _scratch() as folder:
             run_trials(
                 self._conductor,
                 plan,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from pipelines.cluster.capacity import Bundle, ClusterResources, amount, unplaced
 from pipelines.cluster.joining import cluster_resources
@@ -13,50 +14,79 @@ from workers.errors import ClusterError
 REPEAT_SECONDS = 30.0
 
 
+class Reservation(Protocol):
+    """Room that is being asked for, and kept once it is there."""
+
+    def ready(self) -> bool:
+        """Whether the room is there, and kept."""
+
+    def release(self) -> None:
+        """Ask for nothing more, and give the room to whoever comes first."""
+
+
+class GroupReservation:
+    """A placement group: an autoscaler makes room for it, and it ends with the driver, however that ends.
+
+    ``ray.autoscaler.sdk.request_resources`` would do neither: what it asks for stands until somebody asks for
+    something else, and counts nodes that others use.
+    """
+
+    def __init__(self, bundles: Sequence[Bundle]) -> None:
+        from ray.util.placement_group import placement_group
+
+        self._group = placement_group([bundle.as_ray() for bundle in bundles], strategy="PACK")
+
+    def ready(self) -> bool:
+        from ray.util.placement_group import placement_group_table
+
+        return bool(placement_group_table(self._group)["state"] == "CREATED")
+
+    def release(self) -> None:
+        from ray.util.placement_group import remove_placement_group
+
+        remove_placement_group(self._group)
+
+
 def wait_for_resources(
     bundles: Sequence[Bundle],
     *,
     timeout: float,
     notify: Notify,
     read: Callable[[], ClusterResources] = cluster_resources,
-    request: Callable[[Sequence[Bundle]], None] | None = None,
+    reserve: Callable[[Sequence[Bundle]], Reservation] = GroupReservation,
     poll_seconds: float = 1.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> bool:
+) -> Reservation | None:
     """Return once every bundle has room; an autoscaler, if there is one, is asked for the bundles.
-
-    After a wait the request stands: without it an autoscaler takes back at once what came first and has been idle
-    since.  :class:`CapacityWatch` withdraws it when the actors are there.
 
     Args:
         bundles: what must be free, ``ActorPlan.bundles()``.
         timeout: seconds to wait at most; 0 looks once.
         notify: told what is missing, when that changes and every 30 seconds.
         read: what the cluster has now.
-        request: tells the autoscaler what is wanted, and with no bundles that nothing more is.
+        reserve: begins to ask for bundles.
         poll_seconds, clock, sleep: time, for tests.
 
     Returns:
-        Whether there was anything to wait for, and the request stands.
+        None when there was nothing to wait for; else the room that came, to be released right before the actors
+        start: without it an autoscaler takes back at once what came first and has been idle since.
 
     Raises:
         ClusterError: the time is up; the message says what is missing.
     """
-    request = request_from_autoscaler if request is None else request
     start = clock()
     missing = unplaced(bundles, read())
     if not missing:
-        return False
-    request(bundles)
+        return None
+    reservation = reserve(bundles)
     try:
-        said, said_at = "", -REPEAT_SECONDS
-        while True:
+        sentence, said, said_at = "", "", -REPEAT_SECONDS
+        while not reservation.ready():
             resources = read()
             missing = unplaced(bundles, resources)
-            if not missing:
-                return True
-            sentence = shortage(missing, resources)
+            if missing or not sentence:  # where all fits, it is about to be ready
+                sentence = shortage(missing or bundles, resources)
             now = clock() - start
             if now >= timeout:
                 raise ClusterError(
@@ -68,8 +98,9 @@ def wait_for_resources(
                 said, said_at = sentence, now
             sleep(min(poll_seconds, max(timeout - now, 0.01)))
     except BaseException:
-        request(())
+        reservation.release()
         raise
+    return reservation
 
 
 def shortage(missing: Sequence[Bundle], resources: ClusterResources) -> str:
@@ -101,10 +132,3 @@ def shortage(missing: Sequence[Bundle], resources: ClusterResources) -> str:
     if len(missing) == 1 or largest.cpus <= 1 >= largest.gpus:
         return parts[0]
     return f"{parts[0]} (up to {amount(max(largest.cpus, 0), 'CPU')} on one node)"
-
-
-def request_from_autoscaler(bundles: Sequence[Bundle]) -> None:
-    """Ask Ray's autoscaler to make room for the bundles; without an autoscaler this does nothing."""
-    from ray.autoscaler.sdk import request_resources
-
-    request_resources(bundles=[bundle.as_ray() for bundle in bundles])

@@ -1,7 +1,7 @@
 """Noticing, while a run goes on, that actors which were started have no room.
 
 Ray says nothing about it: an actor that lost its node, or whose CPUs other work took in the meantime, waits for ever
-and its calls with it.
+and its calls with it.  An autoscaler sees such actors by itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 from pipelines.cluster.capacity import Bundle, ClusterResources, amount, unplaced
 from pipelines.cluster.joining import cluster_resources
 from pipelines.cluster.messages import Notify
-from pipelines.cluster.waiting import request_from_autoscaler, shortage
+from pipelines.cluster.waiting import shortage
 from workers.errors import ClusterError
 
 PATIENCE_SECONDS = 30.0
@@ -45,9 +45,8 @@ class CapacityWatch:
         bundles: what all actors need, ``ActorPlan.bundles()``.
         timeout: seconds that a shortage may last.
         notify: told what is missing, when that changes, and when there is room again.
-        read, request, clock: as for :func:`wait_for_resources`.
+        read, clock: as for :func:`wait_for_resources`.
         actors: the actors of this driver.
-        asked: whether an autoscaler was asked for the bundles already; that is withdrawn once all actors run.
         every: seconds between looks.
     """
 
@@ -58,9 +57,7 @@ class CapacityWatch:
         timeout: float,
         notify: Notify,
         read: Callable[[], ClusterResources] = cluster_resources,
-        request: Callable[[Sequence[Bundle]], None] = request_from_autoscaler,
         actors: Callable[[], Iterable[ActorState]] | None = None,
-        asked: bool = False,
         every: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -68,9 +65,7 @@ class CapacityWatch:
         self._timeout = timeout
         self._notify = notify
         self._read = read
-        self._request = request
         self._actors = own_actors if actors is None else actors
-        self._asked = asked
         self._every = every
         self._clock = clock
         self._looked = clock()
@@ -95,15 +90,11 @@ class CapacityWatch:
             if self._since is not None:
                 self._since, self._said = None, ""
                 self._notify("there is room for all actors again")
-            if not self._without:
-                self.close()
             return
         sentence, ending = found
         if self._since is None:
-            self._since, self._asked = now, True
-            self._request(self._bundles)
+            self._since = now
         elif now - self._since >= self._timeout:
-            self.close()
             raise ClusterError(
                 f"{ending.format(seconds=now - self._since)}; what was committed is safe, and the same command "
                 "continues (cluster.wait_for_resources_seconds is how long to wait)"
@@ -111,12 +102,6 @@ class CapacityWatch:
         if sentence != self._said:
             self._notify(sentence)
             self._said = sentence
-
-    def close(self) -> None:
-        """Ask for nothing more; a request would outlive this driver, and keep nodes that nobody uses."""
-        if self._asked:
-            self._asked = False
-            self._request(())
 
     def _lost_node(self, resources: ClusterResources) -> tuple[str, str] | None:
         """What to say, now and in the end, when the nodes could not hold all actors even if nothing else ran."""

@@ -106,8 +106,13 @@ def extract_features(
     bundles = [Bundle(role.num_cpus, role.num_gpus)] * role.count
     bundles = [bundle for bundle in bundles if bundle.as_ray()]
     timeout = source.cluster.wait_for_resources_seconds
-    waited = wait_for_resources(bundles, timeout=timeout, notify=notify)
-    watch = CapacityWatch(bundles, timeout=timeout, notify=notify, asked=waited)
+    room = wait_for_resources(bundles, timeout=timeout, notify=notify)
+    if room is not None:
+        try:
+            check_shared_storage(source.uri)
+        finally:
+            room.release()
+    watch = CapacityWatch(bundles, timeout=timeout, notify=notify)
     loop, shards = Loop(), list[Any]()
 
     def turn() -> None:
@@ -115,8 +120,6 @@ def extract_features(
         watch.check()
 
     try:
-        if waited:
-            check_shared_storage(source.uri)
         notify(starting(reader.kind))
         shards.append(_start_shard(source, plan))
         origin: FeatureOrigin = value_of(shards[0].origin.remote(), loop, turn)
@@ -130,7 +133,6 @@ def extract_features(
     finally:
         import ray as ray_module
 
-        watch.close()
         for shard in shards:
             ray_module.kill(shard)
 

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.commands.run import run_experiment
 from pipelines import fleet
 from pipelines.cluster import watching
-from tests.cluster.conftest import Head, add_node, can_unshare
+from tests.cluster.conftest import Head, add_node, can_unshare, wait_until
 from tests.helpers import features_experiment
 from workers.errors import ClusterError
 
@@ -57,9 +57,8 @@ def test_a_run_whose_place_other_work_took_ends_in_one_sentence(
     add_node(bare_head, cpus=3)
     monkeypatch.setattr(watching, "PATIENCE_SECONDS", 5.0)
 
-    def taken_meanwhile(*_: Any, **__: Any) -> bool:
+    def taken_meanwhile(*_: Any, **__: Any) -> None:
         """There was room a moment ago."""
-        return False
 
     monkeypatch.setattr(fleet, "wait_for_resources", taken_meanwhile)
     wish = features_experiment(
@@ -113,3 +112,33 @@ def test_a_node_that_comes_later_without_the_storage_ends_the_run_before_it_lear
         run_experiment(wish, console=False)
     comer.join()
     assert not list(tmp_path.rglob("versions/*.json"))
+
+
+WAITER = """
+import sys
+from pipelines.cluster import Bundle, ClusterSettings, join_ray, wait_for_resources
+
+with join_ray(ClusterSettings(address=sys.argv[1])):
+    wait_for_resources([Bundle(32), Bundle(32)], timeout=600, notify=lambda text: print(text, flush=True))
+"""
+
+
+def test_a_driver_that_is_killed_while_it_waits_asks_for_nothing_more(head: Head) -> None:
+    """What it asked of an autoscaler would bring nodes that nobody uses."""
+    from ray._raylet import GcsClient
+    from ray.autoscaler.v2.sdk import get_cluster_resource_state
+
+    client = GcsClient(head.address)
+
+    def asked() -> list[int]:
+        state = get_cluster_resource_state(client)
+        assert not state.cluster_resource_constraints, "these stand until somebody asks otherwise"
+        return [len(gang.requests) for gang in state.pending_gang_resource_requests]
+
+    command = [sys.executable, "-c", WAITER, head.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as waiter:
+        assert waiter.stdout is not None
+        assert waiter.stdout.readline().startswith(b"waiting for 64 CPUs")
+        wait_until(lambda: asked() == [2], 60, "the request")
+        waiter.kill()
+    wait_until(lambda: asked() == [], 60, "the end of the request")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -321,57 +321,99 @@ class Clock:
         self.now += seconds
 
 
+class Asked:
+    """A reservation that is granted when there is room in the state looked at last."""
+
+    def __init__(self, bundles: Sequence[Bundle], now: Callable[[], ClusterResources]) -> None:
+        self.bundles, self.released = list(bundles), False
+        self._now = now
+
+    def ready(self) -> bool:
+        return not unplaced(self.bundles, self._now())
+
+    def release(self) -> None:
+        self.released = True
+
+
 def run_wait(
     states: Iterator[ClusterResources], bundles: list[Bundle], timeout: float
-) -> tuple[list[str], list[Any]]:
+) -> tuple[list[str], list[Asked], ClusterError | None]:
+    """What was said, what was asked for, and how it ended."""
     said: list[str] = []
-    asked: list[Any] = []
+    asked: list[Asked] = []
     clock = Clock()
+    seen = [ClusterResources(())]
+
+    def read() -> ClusterResources:
+        seen.append(next(states))
+        return seen[-1]
+
+    def reserve(wanted: Sequence[Bundle]) -> Asked:
+        asked.append(Asked(wanted, lambda: seen[-1]))
+        return asked[-1]
+
     try:
-        wait_for_resources(
+        room = wait_for_resources(
             bundles,
             timeout=timeout,
             notify=said.append,
-            read=lambda: next(states),
-            request=lambda wanted: asked.append(list(wanted)),
+            read=read,
+            reserve=reserve,
             clock=clock,
             sleep=clock.sleep,
         )
+    except ClusterError as error:
+        return said, asked, error
     finally:
         assert clock.now <= timeout + 1
-    return said, asked
+    assert room is (asked[0] if asked else None)
+    return said, asked, None
 
 
 def test_waiting_is_said_plainly_and_ends_when_a_node_comes() -> None:
     states = iter([cluster(node("a", 2))] * 5 + [cluster(node("a", 2), node("b", 2, 1))] * 2)
-    said, asked = run_wait(states, [Bundle(1, 1)], timeout=60)
+    said, (room,), _ = run_wait(states, [Bundle(1, 1)], timeout=60)
     assert said == ["waiting for 1 GPU: the cluster has 0"]
-    assert asked == [[Bundle(1, 1)]]
+    assert room.bundles == [Bundle(1, 1)]
+    assert not room.released, "an autoscaler would take back what came"
 
 
 def test_nothing_is_said_or_asked_when_there_is_room() -> None:
-    assert run_wait(iter([cluster(node("a", 2))] * 2), [Bundle(1)], timeout=0) == ([], [])
+    assert run_wait(iter([cluster(node("a", 2))] * 2), [Bundle(1)], timeout=0) == ([], [], None)
 
 
 def test_waiting_in_vain_ends_in_a_clear_error_and_withdraws_the_request() -> None:
-    asked: list[Any] = []
+    full = itertools.repeat(cluster(node("a", 4, free_cpus=0)))
+    _, (room,), error = run_wait(full, [Bundle(1), Bundle(1)], timeout=20)
+    assert "waited 20 s for 2 CPUs: the cluster has 4, 0 free" in str(error)
+    assert room.released
+
+
+def test_room_that_is_there_and_not_kept_yet_is_no_shortage() -> None:
+    states = iter([cluster(node("a", 0))] * 2 + [cluster(node("a", 1))] * 3)
+    granted = iter([False, False, False, True])
+    said: list[str] = []
+
+    class Late(Asked):
+        def ready(self) -> bool:
+            return next(granted)
+
     clock = Clock()
-    with pytest.raises(ClusterError, match="waited 20 s for 2 CPUs: the cluster has 4, 0 free"):
-        wait_for_resources(
-            [Bundle(1), Bundle(1)],
-            timeout=20,
-            notify=lambda _: None,
-            read=lambda: cluster(node("a", 4, free_cpus=0)),
-            request=lambda wanted: asked.append(list(wanted)),
-            clock=clock,
-            sleep=clock.sleep,
-        )
-    assert asked[-1] == []
+    wait_for_resources(
+        [Bundle(1)],
+        timeout=60,
+        notify=said.append,
+        read=lambda: next(states),
+        reserve=lambda wanted: Late(wanted, lambda: next(states)),
+        clock=clock,
+        sleep=clock.sleep,
+    )
+    assert said == ["waiting for 1 CPU: the cluster has 0"]
 
 
 def test_a_long_wait_is_repeated_every_half_minute() -> None:
     states = iter([cluster(node("a", 0))] * 70 + [cluster(node("a", 1))] * 2)
-    said, _ = run_wait(states, [Bundle(1)], timeout=100)
+    said, _, _ = run_wait(states, [Bundle(1)], timeout=100)
     assert len(said) == 3
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import pytest
 
@@ -27,37 +27,36 @@ class Joined:
         return ClusterResources((NodeResources("a", "host-a", 1),))
 
 
-class Watch:
-    """Remembers what it was told."""
+class Room:
+    """Room that came, which others may have once it is released."""
 
-    made: ClassVar[list[Watch]] = []
+    released = False
 
-    def __init__(self, *_: Any, asked: bool, **__: Any) -> None:
-        self.asked = asked
-        self.made.append(self)
-
-    def close(self) -> None:
-        self.asked = False
+    def release(self) -> None:
+        self.released = True
 
 
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, waited: bool) -> list[str]:
     """Which storage was probed before the first actor would start."""
     probed: list[str] = []
-    monkeypatch.setattr(Watch, "made", [])
-    monkeypatch.setattr(fleet, "CapacityWatch", Watch)
+    room = Room() if waited else None
 
     def no_actor(*_: Any, **__: Any) -> None:
+        assert room is None or room.released, "actors find no room while it is kept"
         raise ClusterError("an actor would start now")
 
-    monkeypatch.setattr(fleet, "wait_for_resources", lambda *_, **__: waited)
-    monkeypatch.setattr(fleet, "check_shared_storage", probed.append)
+    def probe(storage: str) -> None:
+        assert room is None or not room.released, "nodes may be gone"
+        probed.append(storage)
+
+    monkeypatch.setattr(fleet, "wait_for_resources", lambda *_, **__: room)
+    monkeypatch.setattr(fleet, "check_shared_storage", probe)
     monkeypatch.setattr("workers.data_shard.data_shard_class", no_actor)
     spec = _fleet_spec(prepare(features_experiment(tmp_path)))
     said: list[str] = []
     with pytest.raises(ClusterError, match="an actor would start now"):
         fleet.Fleet(spec, cast(RayHandle, Joined()), notify=said.append)
     assert said[-1] == "starting actors"
-    assert [watch.asked for watch in Watch.made] == [False], "the autoscaler is still asked"
     return probed
 
 
