@@ -27,7 +27,7 @@ from pipelines.search.data import SweepData, SweepPlan
 from pipelines.search.trial import Trial
 from pipelines.search.trial_report import TrialReport
 from pipelines.search.trial_settings import TrialSettings
-from workers.errors import ClusterError, FeatureCorruptionError, LucaError
+from workers.errors import ClusterError, FeatureCorruptionError, LucaError, StorageError
 
 _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -81,6 +81,9 @@ class TrialProcess:
         Returns:
             ``reports`` (JSON) and whether the trial is ``done``; or ``failed``, what is wrong with the settings; or
             ``broken``, what is wrong with the features, which no setting can mend.
+
+        Raises:
+            StorageError: the storage cannot be read: the trial is lost, and no settings are to blame.
         """
         reports: list[dict[str, Any]] = []
         started = time.monotonic()
@@ -96,6 +99,8 @@ class TrialProcess:
                     break
         except FeatureCorruptionError as error:
             return {"broken": str(error), "done": True}
+        except StorageError:
+            raise
         except LucaError as error:
             return {"failed": str(error), "done": True}
         except Exception as error:  # noqa: BLE001 - reported as this trial's failure; others go on
