@@ -158,8 +158,9 @@ def refuse_unlearned(head: BankVersion, definitions: Iterable[TaskDefinition]) -
 def difference(record: TaskRecord, now: TaskDefinition, *, samples: bool = True) -> list[str]:
     """How a stream's task differs from a learned one, as sentences; empty when the bank has it.
 
-    ``samples=False`` compares name, domain and classes alone. Where a class of the task was unlearned, the rest is compared by names and counts alone: the digest of the samples
-    covers those of the class too, and cannot be had without them.
+    ``samples=False`` compares name, domain and classes alone.  Where a class of the task was unlearned, the rest is
+    compared by names and counts alone: the digest of the samples covers those of the class too, and cannot be had
+    without them.
     """
     from pipelines.stream import TaskDefinition
 

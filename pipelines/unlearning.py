@@ -261,11 +261,12 @@ def _outcome(
     sliced: Sequence[TaskRecord] = (),
     notes: Sequence[str],
 ) -> Unlearning:
+    left = set(after.classes)
     return Unlearning(
         before=before.version,
         tasks=tuple(task.id for task in before.tasks if after.find(task.id) is None),
         sliced=tuple(task.id for task in sliced),
-        classes=tuple(name for name in before.classes if name not in set(after.classes)),
+        classes=tuple(name for name in before.classes if name not in left),
         exact=not notes,
         notes=tuple(notes),
     )

@@ -55,8 +55,9 @@ def _walk(before: JsonObject, after: JsonObject, prefix: str) -> Iterator[Change
 
 def _list_change(before: list[Any], after: list[Any]) -> str:
     old, new = [_short(item) for item in before], [_short(item) for item in after]
-    gone = [item for item in old if item not in set(new)]
-    added = [item for item in new if item not in set(old)]
+    had, has = set(old), set(new)
+    gone = [item for item in old if item not in has]
+    added = [item for item in new if item not in had]
     if not gone and not added:
         return "the same entries in another order or number"
     parts = [f"without {_few(gone)}"] if gone else []
