@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers.errors import DataError
+from workers.picture_batches import PictureRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,16 +27,10 @@ def unreadable_images(
     problems: list[str] = []
     for start in range(0, len(samples), _RUN):
         run = samples.slice(start, _RUN)
-        ids, locations = run["id"].to_pylist(), run["location"].to_pylist()
-        rows = run["row"].to_pylist()
-        for position, data in enumerate(reader.read(run)):
-            name = (
-                locations[position]
-                if rows[position] < 0
-                else f"{ids[position]} (row {rows[position]} of {locations[position]})"
-            )
+        rows = PictureRows(run)
+        for row, data in enumerate(reader.read(run)):
             try:
-                decode(data, name, max_pixels=max_pixels)
+                decode(data, rows.name(row), max_pixels=max_pixels)
             except DataError as error:
                 problems.append(str(error))
     return tuple(problems)

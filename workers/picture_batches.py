@@ -58,7 +58,7 @@ class PictureBatches:
         Raises:
             DataError: more pictures are unreadable than the settings tolerate.
         """
-        rows = _Rows(samples)
+        rows = PictureRows(samples)
         batches = self._ahead if self._pool is not None else self._in_turn
         yield from batches(rows, samples, view, skipped)
 
@@ -76,7 +76,7 @@ class PictureBatches:
             run_size = batch * max(1, READ_BYTES // (mean * batch))
 
     def _in_turn(
-        self, rows: _Rows, samples: pa.Table, view: int, skipped: dict[int, str]
+        self, rows: PictureRows, samples: pa.Table, view: int, skipped: dict[int, str]
     ) -> Iterator[NDArray[np.uint8]]:
         if self._buffer is None:
             self._buffer = self._new_buffer(self._settings.batch_size)
@@ -93,7 +93,7 @@ class PictureBatches:
                 yield self._buffer[:filled]
 
     def _ahead(
-        self, rows: _Rows, samples: pa.Table, view: int, skipped: dict[int, str]
+        self, rows: PictureRows, samples: pa.Table, view: int, skipped: dict[int, str]
     ) -> Iterator[NDArray[np.uint8]]:
         assert self._pool is not None
         pending: list[tuple[int, NDArray[np.uint8], list[Future[None]]]] = []
@@ -133,7 +133,7 @@ class PictureBatches:
             yield buffer if len(good) == len(jobs) else buffer[good]
 
     def _picture(
-        self, data: Any, rows: _Rows, row: int, view: int, target: NDArray[np.uint8]
+        self, data: Any, rows: PictureRows, row: int, view: int, target: NDArray[np.uint8]
     ) -> None:
         from workers.modeling.images import decode
         from workers.modeling.views import view_generator, write_pixels
@@ -161,8 +161,8 @@ class PictureBatches:
         return np.empty((size, self._transform.height, self._transform.width, 3), dtype=np.uint8)
 
 
-class _Rows:
-    """The columns of a part that pictures need, as Python values."""
+class PictureRows:
+    """The columns of a sample table that pictures need, as Python values."""
 
     def __init__(self, samples: pa.Table) -> None:
         self.content: list[str] = samples.column("content").to_pylist()
@@ -182,7 +182,7 @@ def left_out(samples: pa.Table, part: FeaturePart) -> tuple[str, ...]:
     if len(samples) == len(part):
         return ()
     there = set(part.ids.to_pylist())
-    rows = _Rows(samples)
+    rows = PictureRows(samples)
     return tuple(
         f"image '{rows.name(row)}' was unreadable when its part was computed"
         for row, sample in enumerate(samples.column("id").to_pylist())
