@@ -29,7 +29,7 @@ from pipelines.sources.files import (
 from pipelines.sources.image_folder import split_images
 from pipelines.sources.layout import Layout, Place
 from pipelines.sources.manifest import read_csv
-from pipelines.sources.parquet import ParquetSettings
+from pipelines.sources.parquet import ParquetSettings, holds_images
 from pipelines.sources.table import Listing, make_listing
 from pipelines.sources.tabular import find_column, list_tables
 from workers.errors import DataError
@@ -192,7 +192,7 @@ def _tables(path: str, file: TableFile) -> Discovery:
     if label != "label":
         source["label_column"] = label
     features = [f.name for f in schema if _is_vector(f.type)]
-    images = [f.name for f in schema if _is_image(f.type)]
+    images = [f.name for f in schema if holds_images(f.type)]
     feature = _first(features, _FEATURES) or (features[0] if len(features) == 1 else None)
     if feature is not None:
         source = {"kind": "features", **source}
@@ -290,12 +290,6 @@ def _first(names: Sequence[str], wanted: Sequence[str]) -> str | None:
 def _is_vector(kind: pa.DataType) -> bool:
     lists = (pa.types.is_fixed_size_list, pa.types.is_list, pa.types.is_large_list)
     return any(test(kind) for test in lists) and pa.types.is_floating(kind.value_type)
-
-
-def _is_image(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(inner.name == "bytes" and _is_image(inner.type) for inner in kind)
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _width(file: TableFile, column: str) -> int | None:

@@ -27,7 +27,7 @@ from pipelines.sources.files import (
     walk,
 )
 from pipelines.sources.image_folder import hidden_note, split_images
-from pipelines.sources.parquet import encoded_images
+from pipelines.sources.parquet import encoded_images, holds_images
 from pipelines.sources.tabular import number_or_text
 from workers.errors import DataError
 from workers.wording import plural
@@ -197,7 +197,7 @@ def _table(
         kind = schema.field(feature_column).type
         width = kind.list_size if pa.types.is_fixed_size_list(kind) else None
         return TableRows(file, name, feature_column, "features", has_ids, width)
-    able = [f.name for f in schema if image_column in (None, f.name) and _holds_images(f.type)]
+    able = [f.name for f in schema if image_column in (None, f.name) and holds_images(f.type)]
     if len(able) != 1:
         found = f"{len(able)} columns hold images ({', '.join(able)})" if able else "none of images"
         raise DataError(
@@ -205,12 +205,6 @@ def _table(
             f"{', '.join(schema.names)}: name the column with --feature-column or --image-column"
         )
     return TableRows(file, name, able[0], "images", has_ids)
-
-
-def _holds_images(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(field.name == "bytes" and _holds_images(field.type) for field in kind)
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _bytes_of(image: pa.Scalar) -> bytes:

@@ -78,7 +78,7 @@ class ParquetSource(Source):
         if self.settings.image_column is not None:
             return self.settings.image_column
         schema = file.schema()
-        able: list[str] = [field.name for field in schema if _holds_images(field.type)]
+        able: list[str] = [field.name for field in schema if holds_images(field.type)]
         if len(able) == 1:
             return able[0]
         found = "none can" if not able else f"{', '.join(able)} can"
@@ -101,9 +101,10 @@ class ParquetSource(Source):
         return index.of_rows(file.entry, count, compute)[0]
 
 
-def _holds_images(kind: pa.DataType) -> bool:
+def holds_images(kind: pa.DataType) -> bool:
+    """Whether a column of this type can hold encoded images: binary, or a struct with such a field ``bytes``."""
     if pa.types.is_struct(kind):
-        return any(field.name == "bytes" and _holds_images(field.type) for field in kind)
+        return any(field.name == "bytes" and holds_images(field.type) for field in kind)
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -115,7 +116,7 @@ def encoded_images(where: str, column: str, values: pa.Array, *, first_row: int 
     """
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
-    if not _holds_images(values.type):
+    if not holds_images(values.type):
         raise DataError(
             f"{where!r}: column {column!r} is {values.type}; encoded images are binary or struct<bytes, path> "
             "(for paths of image files use source.kind: manifest)"
