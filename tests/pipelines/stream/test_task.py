@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -40,6 +42,24 @@ def test_equal_data_give_equal_definitions_wherever_they_lie(tmp_path: Path) -> 
         for place in ("here", "there")
     )
     assert one.digest == two.digest
+
+
+def test_a_samples_digest_is_that_of_lines_of_json(tmp_path: Path) -> None:
+    """Banks keep it, so it may not change."""
+    path = tmp_path / "f.parquet"
+    table = feature_table(list("ab"), ["train"] * 2)
+    labels, ids = ['a "class"', "b\\ä\u2028"], ['one ],["', "zwei\N{FIRE}"]
+    table = table.set_column(table.column_names.index("label"), "label", pa.array(labels))
+    pq.write_table(table.append_column("id", pa.array(ids)), path)
+    source = {"kind": "features", "path": path}
+    built = stream(source, **{**BASE, "validation_fraction": 0.0})
+    (task,) = built.tasks
+    expected = blake2b(digest_size=16)
+    for row in task.train.tolist():
+        sample = built.samples.slice(row, 1).to_pylist()[0]
+        line = ["train", sample["label"], sample["id"], sample["content"]]
+        expected.update(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+    assert built.definition(task).samples_digest == expected.hexdigest()
 
 
 def test_test_samples_are_no_part_of_a_definition(features: dict[str, Any]) -> None:
