@@ -76,7 +76,7 @@ class Plot:
         if layout is not None:
             with _style():
                 layout.execute(figure)
-        figure.set_layout_engine(None)  # it is laid out now; with an engine each format would draw it twice
+        figure.set_layout_engine(None)  # with one, each format would be drawn twice
 
     def png(self) -> bytes:
         """For files and for W&B: 180 dots an inch."""

@@ -143,15 +143,6 @@ class PooledStatistics:
             return self.means, scatter
         return whitening.transform_means(self.means), whitening.transform_scatter(scatter)
 
-    def total(self, whitening: Whitening | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Overall mean [d] and scatter around it [d, d] of whitened features, exactly."""
-        mean = self.sums.sum(axis=0) / max(1, int(self.counts.sum()))
-        scatter = unpack_upper(self.gram, self.width)
-        scatter -= float(self.counts.sum()) * np.outer(mean, mean)
-        if whitening is None:
-            return mean, scatter
-        return whitening.transform_means(mean[None])[0], whitening.transform_scatter(scatter)
-
 
 def _joined(arrays: Sequence[NDArray[np.float64] | None]) -> NDArray[np.float64]:
     return np.concatenate([array for array in arrays if array is not None])
