@@ -35,6 +35,12 @@ def one_line(text: str, *, longest: int = LONGEST_SENTENCE) -> str:
     return f"{line[:begin]} [...] {line[-end:]}"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what another library says went wrong, without a full stop; its kind where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
 class SettingsError(LucaError):
     """A setting is unknown, has the wrong type, or contradicts another one."""
 

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from workers.errors import LONGEST_SENTENCE, DataError
+from workers.errors import LONGEST_SENTENCE, DataError, first_line
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,15 @@ def test_a_long_sentence_keeps_its_beginning_and_its_end() -> None:
     assert len(shown) <= LONGEST_SENTENCE + 10
     assert shown.startswith("no file 'xxx")
     assert shown.endswith("xxx': name another one")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("\n  it went wrong.\nTraceback and more"), "it went wrong"),
+        (KeyError(), "KeyError"),
+        (RuntimeError(" \n"), "RuntimeError"),
+    ],
+)
+def test_what_another_library_says_is_told_in_its_first_line(error: Exception, line: str) -> None:
+    assert first_line(error) == line

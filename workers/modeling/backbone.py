@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from workers.errors import BackboneError
+from workers.errors import BackboneError, first_line
 from workers.modeling.backbone_models import build, no_cls
 from workers.modeling.views import Transform
 from workers.settings import Settings
@@ -213,7 +213,7 @@ class Backbone:
                 raise
             raise BackboneError(
                 f"backbone '{self.name}' does not take {size[0]} x {size[1]} pictures "
-                f"({str(error).splitlines()[0] if str(error) else type(error).__name__}): "
+                f"({first_line(error)}): "
                 "leave backbone.image_size out or choose a multiple of the patch size"
             ) from error
 

@@ -11,7 +11,7 @@ import importlib.resources
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workers.errors import BackboneError
+from workers.errors import BackboneError, first_line
 from workers.modeling.views import Transform
 from workers.modeling.weights import fit_weights, read_weights
 
@@ -204,13 +204,12 @@ def _create(timm: Any, settings: BackboneSettings, arguments: dict[str, Any]) ->
 
 
 def _bad_size(settings: BackboneSettings, error: BaseException) -> str:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     advice = (
         f"backbone.image_size={settings.image_size} may not suit it, leave it out"
         if settings.image_size is not None
         else "choose another backbone"
     )
-    return f"backbone '{settings.name}' cannot be built ({reason}): {advice}"
+    return f"backbone '{settings.name}' cannot be built ({first_line(error)}): {advice}"
 
 
 def require_cls(model: nn.Module, name: str) -> None:

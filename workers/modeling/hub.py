@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from workers.errors import BackboneError
-from workers.modeling.weights import MISFIT, first_line
+from workers.errors import BackboneError, first_line
+from workers.modeling.weights import MISFIT
 
 if TYPE_CHECKING:
     from torch import nn

@@ -13,7 +13,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING
 
-from workers.errors import DataError
+from workers.errors import DataError, first_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -95,7 +95,7 @@ def decode(data: bytes | Image, name: str, *, max_pixels: int = MAX_PIXELS) -> I
         ) from None
     except _DAMAGE as error:
         raise DataError(
-            f"image '{name}' is truncated or damaged ({_first_line(error)}): remove it or replace it"
+            f"image '{name}' is truncated or damaged ({first_line(error)}): remove it or replace it"
         ) from error
 
 
@@ -168,8 +168,3 @@ def _too_large(name: str, found: str, limit: int) -> str:
 
 def _start(data: bytes | Image) -> str:
     return repr(bytes(data[:12])) if isinstance(data, (bytes, bytearray, memoryview)) else "nothing"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

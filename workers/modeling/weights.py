@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workers.errors import BackboneError
+from workers.errors import BackboneError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -191,9 +191,3 @@ def _misfits(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str | 
 
 def _more(keys: list[str]) -> str:
     return f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what another library says went wrong."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from workers.errors import StorageError
+from workers.errors import StorageError, first_line
 
 Verb = Literal["read", "write", "delete", "list"]
 
@@ -59,8 +59,7 @@ def reason(error: BaseException) -> str:
     """What went wrong, in a few words without a full stop."""
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno).lower()
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    return first_line(error)
 
 
 def _remedy(error: BaseException, verb: Verb, instead: str) -> str:
