@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field, model_validator
 from typing_extensions import Self, override
 
@@ -75,9 +77,13 @@ class ExplicitSettings(ScenarioSettings):
 
     @override
     def plan(self, listing: Listing, *, seed: int) -> list[TaskPlan]:
-        train = [self._rows(listing, at, "train") for at in range(len(self.tasks))]
-        test = [self._rows(listing, at, "test") for at in range(len(self.tasks))]
-        if any(task.files for task in self.tasks):
+        by_files = any(task.files for task in self.tasks)
+        locations = (
+            listing.samples["location"].combine_chunks().dictionary_encode() if by_files else None
+        )
+        cut = [self._rows(listing, at, locations) for at in range(len(self.tasks))]
+        train, test = [rows for rows, _ in cut], [rows for _, rows in cut]
+        if by_files:
             test = self._share_test_files(listing, train, test)
         plans = []
         for at, task in enumerate(self.tasks):
@@ -100,7 +106,10 @@ class ExplicitSettings(ScenarioSettings):
         self._check_claims(listing, plans)
         return plans
 
-    def _rows(self, listing: Listing, at: int, split: str) -> NDArray[np.int64]:
+    def _rows(
+        self, listing: Listing, at: int, locations: pa.DictionaryArray | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """A task's rows in train and in test."""
         task = self.tasks[at]
         if task.classes:
             check_names(f"stream.tasks.{at}.classes", task.classes, listing.classes, what="class")
@@ -108,21 +117,24 @@ class ExplicitSettings(ScenarioSettings):
             check_names(
                 f"stream.tasks.{at}.domain", [task.domain], domains_of(listing), what="domain"
             )
-        rows = rows_of(listing, split=split, classes=task.classes, domain=task.domain)
-        if not task.files:
-            return rows
-        locations = listing.samples["location"].dictionary_encode().combine_chunks()
-        names = locations.dictionary.to_pylist()
-        inside = np.zeros(len(names), dtype=bool)
+        train, test = (
+            rows_of(listing, split=split, classes=task.classes, domain=task.domain)
+            for split in ("train", "test")
+        )
+        if not task.files or locations is None:
+            return train, test
+        names = locations.dictionary
+        chosen = np.zeros(len(names), dtype=bool)
         for pattern in task.files:
-            hits = np.array([lies_in(name, pattern) for name in names])
+            hits = lying_in(names, pattern)
             if not hits.any():
                 raise SettingsError(
-                    f"stream.tasks.{at}.files: no sample lies in {pattern!r}; samples lie in {some(names, 4)}"
+                    f"stream.tasks.{at}.files: no sample lies in {pattern!r}; samples lie in "
+                    f"{some(names.to_pylist(), 4)}"
                 )
-            inside |= hits
-        chosen: NDArray[np.int64] = rows[inside[locations.indices.to_numpy()[rows]]]
-        return chosen
+            chosen |= hits
+        inside = chosen[locations.indices.to_numpy()]
+        return train[inside[train]], test[inside[test]]
 
     def _share_test_files(
         self, listing: Listing, train: list[NDArray[np.int64]], test: list[NDArray[np.int64]]
@@ -135,14 +147,12 @@ class ExplicitSettings(ScenarioSettings):
             [row for row in rows_of(listing, split="test") if locations[row] not in claimed],
             dtype=np.int64,
         )
-        shared = []
-        given: set[str] = set()
-        for rows, own in zip(train, test, strict=True):
-            taught = set(labels[rows].tolist()) - given
-            given |= taught
-            mine = np.array([label in taught for label in labels[free]], dtype=bool)
-            shared.append(np.sort(np.concatenate([own, free[mine]])))
-        return shared
+        first: dict[str, int] = {}
+        for at, rows in enumerate(train):
+            for label in set(labels[rows].tolist()):
+                first.setdefault(label, at)
+        home = np.array([first.get(label, -1) for label in labels[free].tolist()], dtype=np.int64)
+        return [np.sort(np.concatenate([own, free[home == at]])) for at, own in enumerate(test)]
 
     def _check_claims(self, listing: Listing, plans: list[TaskPlan]) -> None:
         owner = np.full(listing.samples.num_rows, -1, dtype=np.int64)
@@ -165,15 +175,22 @@ class ExplicitSettings(ScenarioSettings):
             )
 
 
-def lies_in(location: str, pattern: str) -> bool:
-    """Whether a file is, or lies in, what a path, an ending of a path or a pattern names."""
+def lying_in(locations: pa.Array, pattern: str) -> NDArray[np.bool_]:
+    """Which files are, or lie in, what a path, an ending of a path or a pattern names, bool [n]."""
     absolute = locate(pattern) if "://" not in pattern else pattern
     ending = "/" + pattern.strip("/")
-    return (
-        location == absolute
-        or location.startswith(absolute.rstrip("/") + "/")
-        or location.endswith(ending)
-        or ending + "/" in location
-        or fnmatch.fnmatchcase(location, pattern)
-        or fnmatch.fnmatchcase(location, "*" + ending)
-    )
+    hits: NDArray[np.bool_] = np.zeros(len(locations), dtype=bool)
+    for found in (
+        pc.equal(locations, absolute),
+        pc.starts_with(locations, absolute.rstrip("/") + "/"),
+        pc.ends_with(locations, ending),
+        pc.match_substring(locations, ending + "/"),
+        pc.equal(locations, pattern),
+    ):
+        hits |= found.to_numpy(zero_copy_only=False)
+    if any(mark in pattern for mark in "*?["):
+        names = locations.to_pylist()
+        for glob in (pattern, "*" + ending):
+            matches = re.compile(fnmatch.translate(glob)).match
+            hits |= np.array([matches(name) is not None for name in names], dtype=bool)
+    return hits

@@ -3,11 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from pipelines.stream.explicit import lies_in
+from pipelines.stream.explicit import lying_in
 from tests.pipelines.sources.data import (
     class_names,
     feature_table,
@@ -147,6 +148,21 @@ def test_lists_that_contradict_the_data_are_refused(
     )
 
 
+def test_files_are_looked_at_once_for_each_pattern(
+    arrivals: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def counted(locations: pa.Array, pattern: str) -> Any:
+        asked.append(pattern)
+        return lying_in(locations, pattern)
+
+    monkeypatch.setattr("pipelines.stream.explicit.lying_in", counted)
+    tasks = [{"files": [f"{name}.parquet"]} for name in ("jan", "feb", "mar")]
+    stream(arrivals, scenario="explicit", tasks=tasks)
+    assert asked == ["jan.parquet", "feb.parquet", "mar.parquet"]
+
+
 @pytest.mark.parametrize(
     ("pattern", "inside"),
     [
@@ -165,4 +181,5 @@ def test_lists_that_contradict_the_data_are_refused(
     ],
 )
 def test_a_file_is_named_by_path_ending_folder_or_pattern(pattern: str, inside: bool) -> None:
-    assert lies_in("/data/jan/x.parquet", pattern) is inside
+    files = pa.array(["/elsewhere/y", "/data/jan/x.parquet"])
+    assert lying_in(files, pattern).tolist() == [False, inside]
