@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.abc
 import importlib.util
 import sys
@@ -19,9 +20,8 @@ def spare_pandas() -> None:
     to know its missing values when it sees them.  For processes that are ours alone: PyArrow asks once, and would not
     take ``pandas.NA`` for a null afterwards.  ``import pandas`` and ``to_pandas`` work as ever.
     """
-    module = sys.modules.get("pyarrow")
-    if module is not None:
-        _settle(module)
+    if "pyarrow" in sys.modules:
+        _settle(importlib.import_module("pyarrow"))  # which another thread may be importing just now
     elif not any(isinstance(finder, _Settling) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Settling())
 
