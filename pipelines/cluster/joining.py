@@ -27,9 +27,9 @@ from pipelines.cluster.capacity import ClusterResources, NodeResources
 from pipelines.cluster.finishing import finish
 from pipelines.cluster.leftovers import new_session_folder
 from pipelines.cluster.messages import Notify, RayMessages
-from pipelines.cluster.reaching import check_reachable, check_speaks_grpc, first_line
+from pipelines.cluster.reaching import check_reachable, check_speaks_grpc
 from pipelines.cluster.settings import MINIMUM_OBJECT_STORE, ClusterSettings
-from workers.errors import ClusterError
+from workers.errors import ClusterError, first_line
 
 How = Literal["local", "job", "address", "present"]
 

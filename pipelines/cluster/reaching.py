@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from workers.errors import ClusterError
+from workers.errors import ClusterError, first_line
 
 
 def check_reachable(
@@ -63,9 +63,3 @@ def check_speaks_grpc(address: str, *, seconds: float) -> None:
             f"what listens at {address} is no Ray head: give the head's HOST:PORT, usually port 6379 (the "
             "dashboard's port 8265 is for luca submit)"
         )
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says first, without its full stop."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300].rstrip(".")
