@@ -21,7 +21,9 @@ def spare_pandas() -> None:
     take ``pandas.NA`` for a null afterwards.  ``import pandas`` and ``to_pandas`` work as ever.
     """
     if "pyarrow" in sys.modules:
-        _settle(importlib.import_module("pyarrow"))  # which another thread may be importing just now
+        _settle(
+            importlib.import_module("pyarrow")
+        )  # which another thread may be importing just now
     elif not any(isinstance(finder, _Settling) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Settling())
 
