@@ -46,7 +46,9 @@ class Bank:
         """
         bank = cls(storage, check_name("bank", name))
         if not bank.exists():
-            there = ", ".join(cls.names(storage)) or "none yet"
+            there = ", ".join(cls.names(storage)) or (
+                "none yet; name the storage of the run that made it (--storage DIR, or -o storage=DIR with an experiment)"
+            )
             raise BankError(f"no bank '{name}' in {storage.describe()}; banks there: {there}")
         return bank
 

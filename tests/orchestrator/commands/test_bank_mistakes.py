@@ -60,7 +60,8 @@ def test_a_mistake_gets_one_sentence_and_changes_nothing(
 
 
 def test_an_unknown_bank_in_an_unknown_storage_makes_neither(luca: Luca, tmp_path: Path) -> None:
-    refused(luca("bank", "gc", "x", "--storage", tmp_path / "none"), "none yet")
+    said = luca("bank", "gc", "x", "--storage", tmp_path / "none")
+    refused(said, "none yet; name the storage of the run that made it (--storage DIR")
     assert not (tmp_path / "none").exists()
 
 
