@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -32,6 +33,11 @@ def read_source(source: str) -> dict[str, Any]:
     if source in preset_names():
         text = (resources.files("orchestrator.presets") / f"{source}.yaml").read_text("utf-8")
     else:
+        if os.path.isdir(source):
+            raise SettingsError(
+                f"{source!r} is a folder, not an experiment file: "
+                f"`luca init {shlex.quote(source)}` writes an experiment file for the data in it"
+            )
         if not os.path.isfile(source):
             near = difflib.get_close_matches(source, preset_names(), n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""

@@ -245,11 +245,19 @@ def test_yaml_that_cannot_be_parsed_is_told_by_line(tmp_path: Path) -> None:
     assert "line" in refusal(str(file))
 
 
-@pytest.mark.parametrize("source", ["x" * 5000, "a\0b", "a\nb", "", "."])
+@pytest.mark.parametrize("source", ["x" * 5000, "a\0b", "a\nb", ""])
 def test_a_name_that_no_file_can_have_is_a_missing_file(source: str) -> None:
     message = refusal(source)
     assert "there is no experiment file or preset" in message
     assert "\n" not in message
+
+
+def test_for_a_folder_the_command_that_writes_an_experiment_file_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "my pictures"
+    folder.mkdir()
+    message = refusal(str(folder))
+    assert f"'{folder}' is a folder" in message
+    assert f"`luca init '{folder}'` writes an experiment file" in message
 
 
 def test_a_value_that_anchors_blow_up_is_shown_in_part(tmp_path: Path) -> None:
