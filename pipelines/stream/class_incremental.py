@@ -75,14 +75,22 @@ class ClassIncrementalSettings(ScenarioSettings):
 
     def _ordered(self, classes: Sequence[str], seed: int) -> list[str]:
         if self.class_order is not None:
-            check_names("stream.class_order", self.class_order, classes, what="class")
+            check_names(
+                "stream.class_order",
+                self.class_order,
+                classes,
+                what="class",
+                advice="the folder of a learned class must stay, under its name, as its test samples are scored: put "
+                "back what was moved, renamed or deleted",
+            )
             ordered = set(self.class_order)
             missing = [name for name in classes if name not in ordered]
             if missing:
                 raise SettingsError(
                     f"stream.class_order leaves out {missing[0]!r}"
                     + (f" and {len(missing) - 1} more" if missing[1:] else "")
-                    + "; name every class, or list the tasks you want with scenario: explicit"
+                    + f"; add {'them' if missing[1:] else 'it'} at the end of stream.class_order, or list the tasks "
+                    "you want with scenario: explicit"
                 )
             return list(self.class_order)
         if self.shuffle_classes is False:

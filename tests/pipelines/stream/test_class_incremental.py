@@ -146,7 +146,15 @@ def test_the_seed_chooses_the_validation_samples(seven: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"class_order": ["a", "b"]}, "class_order leaves out 'c' and 4 more"),
+        (
+            {"class_order": ["a", "b"]},
+            "class_order leaves out 'c' and 4 more; add them at the end of stream.class_order",
+        ),
+        ({"class_order": [*"abcdef"]}, "leaves out 'g'; add it at the end of stream.class_order"),
+        (
+            {"class_order": [*"abcdefg", "circle"]},
+            "no class 'circle'; there are 'a'.* must stay, under its name, .*: put back what was",
+        ),
         ({"class_order": [*"abcdef", "gg"]}, "no class 'gg'; did you mean 'g'"),
         ({"classes_per_task": 8}, r"classes_per_task is 8, but the source has 7 classes"),
         ({"first_task_classes": 9}, r"first_task_classes is 9, but the source has 7 classes"),
