@@ -84,4 +84,6 @@ def parse_yaml(text: str | bytes) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or getattr(error, "reason", None)
+        if problem and r"'\t'" in problem:
+            problem = "a tab where spaces are needed: use spaces"
         raise SettingsError(f"not valid YAML{where}: {problem or 'it cannot be parsed'}") from None

@@ -29,6 +29,7 @@ from workers.errors import SettingsError
         ("? [1, 2]\n: 3", "unhashable key"),
         ("a: 1\n---\na: 2", "another document"),
         ("a: \0", "not allowed"),
+        ("a:\n\tb: 1", "line 2, column 1: a tab where spaces are needed: use spaces"),
         ("x: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
     ],
 )
