@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workers.errors import DataError
+from workers.storage.faults import IN_DATA, remedy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -128,4 +129,5 @@ def _file_bytes(path: str | os.PathLike[str]) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise DataError(f"cannot read {os.fspath(path)!r}: {error.strerror}") from error
+        advice = remedy(error, "read", IN_DATA)
+        raise DataError(f"cannot read {os.fspath(path)!r}: {error.strerror}{advice}") from error

@@ -16,6 +16,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from workers.errors import DataError
+from workers.storage.faults import IN_DATA, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -145,7 +146,7 @@ def stat_file(root: str, location: str, relative: str) -> FileEntry:
         try:
             status = os.stat(location)
         except (OSError, ValueError) as error:
-            raise DataError(f"cannot read {location!r}: {_reason(error)}") from error
+            raise _unreadable(location, error) from error
         _check_regular(location, status.st_mode)
         return FileEntry(relative, location, status.st_size, status.st_mtime_ns)
     filesystem, inner = filesystem_of(root, location)
@@ -212,9 +213,12 @@ def _walk_local(root: str) -> tuple[list[FileEntry], list[str], list[str]]:
                         _check_regular(entry.path, stat.st_mode)
                         files.append(FileEntry(name, entry.path, stat.st_size, stat.st_mtime_ns))
                 except OSError as error:
-                    raise DataError(f"cannot read {entry.path!r}: {error.strerror}") from error
+                    raise _unreadable(entry.path, error) from error
 
-    visit(root, "", {})
+    try:
+        visit(root, "", {})
+    except OSError as error:
+        raise _unreadable(root, error) from error
     return files, folders, hidden
 
 
@@ -274,12 +278,13 @@ def read_bytes(root: str, location: str) -> bytes:
         with filesystem.open_input_stream(inner) as stream:
             return bytes(stream.read())
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {location!r}: {_reason(error)}") from error
+        raise _unreadable(location, error) from error
 
 
-def _reason(error: OSError | ValueError) -> str:
-    """Why a file cannot be had; a name with a null byte is a ValueError."""
-    return getattr(error, "strerror", None) or str(error).partition("\n")[0]
+def _unreadable(location: str, error: OSError | ValueError) -> DataError:
+    """Why a file cannot be had, and what would help; a name with a null byte is a ValueError."""
+    reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+    return DataError(f"cannot read {location!r}: {reason}{remedy(error, 'read', IN_DATA)}")
 
 
 def read_many(root: str, locations: Sequence[str]) -> list[bytes]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -93,3 +96,14 @@ def test_the_stream_ends_where_unreadable_raises() -> None:
 def test_images_beyond_the_limit_are_refused_before_they_are_decompressed() -> None:
     with pytest.raises(DataError, match="40 x 40 pixels"):
         DECODER.pixels([grey(1, size=40)])
+
+
+def test_a_file_that_this_user_may_not_read_is_named_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def denied(self: Path) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(DataError, match=r"cannot read 'a\.png': .*; this user may not read here"):
+        DECODER.pixels(["a.png"])

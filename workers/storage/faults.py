@@ -27,6 +27,9 @@ IN_STORAGE = "point `storage` elsewhere"
 IN_FOLDER = "name a file elsewhere"
 """What helps where a file that the user named cannot be written."""
 
+IN_DATA = "name data elsewhere"
+"""What helps where data that the user named cannot be read."""
+
 
 @contextmanager
 def explained(verb: Verb, what: Callable[[], str], *, instead: str = IN_STORAGE) -> Iterator[None]:
@@ -51,8 +54,9 @@ def fault(
     error: BaseException, verb: Verb, what: str, *, instead: str = IN_STORAGE
 ) -> StorageError:
     """The sentence for what ``os`` or pyarrow raised; arguments as of :func:`explained`."""
-    remedy = _remedy(error, verb, instead)
-    return StorageError(f"{what} cannot be {_PAST[verb]}: {reason(error)}{remedy}")
+    return StorageError(
+        f"{what} cannot be {_PAST[verb]}: {reason(error)}{remedy(error, verb, instead)}"
+    )
 
 
 def reason(error: BaseException) -> str:
@@ -62,7 +66,8 @@ def reason(error: BaseException) -> str:
     return first_line(error)
 
 
-def _remedy(error: BaseException, verb: Verb, instead: str) -> str:
+def remedy(error: BaseException, verb: Verb, instead: str) -> str:
+    """What would help, to be put behind the sentence; empty where nobody knows."""
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.ENOSPC, errno.EDQUOT):
         return f"; free some space or {instead}, then run the same command again"

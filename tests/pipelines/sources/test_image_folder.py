@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -274,6 +276,27 @@ def test_a_link_to_itself_or_to_nothing_is_named(tmp_path: Path) -> None:
     (tmp_path / "cat" / "x.png").symlink_to(tmp_path / "cat" / "x.png")
     with pytest.raises(DataError, match=r"cannot read '.*x\.png': Too many levels"):
         listing(kind="image_folder", path=tmp_path)
+
+
+@pytest.mark.parametrize("closed", ["images/cat", "images"])
+def test_a_folder_that_this_user_may_not_read_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str
+) -> None:
+    write_images(tmp_path / "images", {"cat": 2})
+    opened = os.scandir
+
+    def scandir(folder: str) -> Any:
+        if folder == str(tmp_path / closed):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+        return opened(folder)
+
+    monkeypatch.setattr(files_module.os, "scandir", scandir)
+    with pytest.raises(DataError) as caught:
+        listing(kind="image_folder", path=tmp_path / "images")
+    assert str(caught.value) == (
+        f"cannot read '{tmp_path / closed}': Permission denied; this user may not read here: "
+        "change the permissions or name data elsewhere"
+    )
 
 
 def test_a_pipe_in_a_folder_is_refused_and_not_waited_for(tmp_path: Path) -> None:
