@@ -202,6 +202,10 @@ def import_version(
                 file.fileno(), 0, access=mmap.ACCESS_READ
             )  # ends with the last view of it
             return _import(storage, memoryview(mapped), where, name, run, code)
+    except CorruptionError as error:
+        raise CorruptionError(
+            f"{error}; copy the file again, or write it again with `luca bank export`"
+        ) from error
     except OSError as error:
         raise StorageError(f"{where} cannot be read: {error.strerror}") from error
 

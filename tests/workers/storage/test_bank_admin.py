@@ -469,7 +469,7 @@ def archive_tasks(exported: bytes) -> list[dict[str, Any]]:
     [
         (lambda e: b"", "empty"),
         (lambda e: b"PK\x03\x04" * 100, "not a safetensors file"),
-        (lambda e: e[:-1], "expected"),
+        (lambda e: e[:-1], "expected; copy the file again, or write it again with `luca bank"),
         (lambda e: e + b"x", "expected"),
         (lambda e: safetensors.numpy.save({"a": np.zeros(1)}), "not an exported bank"),
         (lambda e: forged(e, bank="../escape"), "not a usable name"),
