@@ -14,6 +14,8 @@ from orchestrator.experiment import Experiment
 from orchestrator.run_folder import run_folder
 from pipelines.cluster import check_job_storage
 from pipelines.features import FeaturePlan
+from pipelines.forking import refuse_unfit
+from pipelines.recorded_backbone import READY_FEATURES
 from pipelines.stream import Stream, Task, TaskDefinition, build_stream
 from pipelines.unlearned import difference, refuse_unlearned, task_ids
 from workers.errors import BankError, SettingsError, StorageError
@@ -126,6 +128,7 @@ def prepare(experiment: Experiment, *, dry: bool = False) -> Prepared:
     learned, warnings = 0, stream.warnings
     if head is not None:
         check_settings(head, experiment)
+        _check_backbone_name(head, experiment, stream)
         _check_width(head, stream)
         learned, kept = check_prefix(head, tasks, keep=experiment.known_tasks == "keep")
         warnings = (*warnings, *kept)
@@ -156,6 +159,7 @@ def prepare_evaluation(experiment: Experiment, ref: str) -> tuple[Prepared, Bank
     experiment = _with_absolute_paths(experiment, storage)
     version = Bank.open(storage, experiment.bank_name).load(ref)
     stream = _build_stream(experiment, storage)
+    _check_backbone_name(version, experiment, stream)
     _check_width(version, stream)
     records = {record.name: record for record in version.tasks}
     shared, tasks = [], list(_prepare_tasks(stream))
@@ -193,9 +197,21 @@ def check_settings(head: BankVersion, experiment: Experiment) -> None:
     found = changes(head.settings, plain("settings", experiment.learning_identity()), "settings")
     if found:
         raise BankError(
-            f"bank '{head.bank.name}' was learned with other settings ({sentences(found)}); use the old values, "
-            "another bank (-o bank=NAME), or fork this one (`luca bank fork`)"
+            f"bank '{head.bank.name}' was learned with other settings ({sentences(found)}); use the old values, or "
+            f"{_other_bank(head, experiment)}"
         )
+
+
+def _other_bank(head: BankVersion, experiment: Experiment) -> str:
+    """Where other settings can be used: in a fork only if its old modules and its new ones could predict together."""
+    try:
+        refuse_unfit(head, plain("settings", experiment.learning_identity()))
+    except BankError:
+        return "another bank (-o bank=NAME)"
+    return (
+        "another bank (-o bank=NAME), which can begin as a fork that goes on with the new ones "
+        f"(`luca bank fork {head.bank.name} NAME --settings EXPERIMENT`)"
+    )
 
 
 def check_backbone(head: BankVersion, backbone: Mapping[str, Any]) -> None:
@@ -262,6 +278,18 @@ def _kept(names: Sequence[str]) -> str:
         f"the samples of {_names(tuple(names))} are others than when the bank learned them, and known_tasks=keep leaves "
         "the modules as they are: test and validation samples may be among those they were learned from"
     )
+
+
+def _check_backbone_name(head: BankVersion, experiment: Experiment, stream: Stream) -> None:
+    """Refuse another backbone by its name; its weights are compared when an actor has loaded them."""
+    ready = stream.reader.kind == "features"
+    name = READY_FEATURES if ready else experiment.backbone.name
+    recorded = head.backbone.get("name", name)
+    if recorded != name:
+        raise BankError(
+            f"bank '{head.bank.name}' was learned on features of {recorded!r}, not {name!r}: use that "
+            "backbone, or another bank (-o bank=NAME)"
+        )
 
 
 def _check_width(head: BankVersion, stream: Stream) -> None:

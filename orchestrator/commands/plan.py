@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.commands.text import aligned, human_bytes, plural, printable, shortened
 from pipelines.recorded_backbone import READY_FEATURES
-from workers.errors import BankError
 from workers.storage.features import FeatureCache, PartKey, cache_key, ready_key
 
 if TYPE_CHECKING:
@@ -103,7 +102,6 @@ def make_plan(prepared: Prepared) -> Plan:
 
     Raises:
         BackboneError: the backbone is unknown, has no [CLS] token, or its local weights do not fit.
-        BankError: the bank was learned on features of another backbone.
     """
     experiment = prepared.experiment
     origin = _origin(prepared)
@@ -141,11 +139,6 @@ def _origin(prepared: Prepared) -> Origin:
     ready = prepared.stream.reader.kind == "features"
     name = READY_FEATURES if ready else settings.name
     recorded = None if prepared.head is None else prepared.head.backbone
-    if recorded is not None and recorded["name"] != name:
-        raise BankError(
-            f"bank '{experiment.bank_name}' was learned on features of {recorded['name']!r}, not {name!r}: use that "
-            "backbone, or another bank (-o bank=NAME)"
-        )
     if ready:
         assert width is not None
         return Origin(name, width, ready_key(width, dtype))

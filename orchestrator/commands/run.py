@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import results
@@ -155,7 +156,7 @@ def _learn_and_score(
             with ray_handle.closing():
                 return _finish(prepared, outcome, {**seconds, **outcome.seconds}, started)
     tracker.notify("everything is learned and scored already; showing what is stored")
-    return _finish(prepared, outcome, {**seconds, **outcome.seconds}, started)
+    return _finish(prepared, outcome, seconds, started, shown=True)
 
 
 def all_is_scored(prepared: Prepared) -> bool:
@@ -245,10 +246,22 @@ def method_kinds(evaluation: EvaluationSettings) -> dict[str, dict[str, str]]:
     return {name: said for name, said in kinds.items() if describe(name).kind != said["kind"]}
 
 
+COSTS = ("tasks_learned", "backbone_images", "cache", "seconds_by_stage")
+"""Entries of a summary that say what an invocation did and took."""
+
+
 def _finish(
-    prepared: Prepared, outcome: Outcome, seconds: dict[str, float], started: float
+    prepared: Prepared,
+    outcome: Outcome,
+    seconds: dict[str, float],
+    started: float,
+    *,
+    shown: bool = False,
 ) -> dict[str, Any]:
-    """Join the predictions, compute the metrics from them, write summary and report."""
+    """Join the predictions, compute the metrics from them, write summary and report.
+
+    Where a finished run is only ``shown`` again, its folder goes on saying what the run itself did and took.
+    """
     from orchestrator.report import build_report
 
     e, run_dir = prepared.experiment, prepared.run_dir
@@ -280,7 +293,8 @@ def _finish(
         "warnings": list(prepared.warnings),
         "seconds_by_stage": seconds,
     }
-    results.write_summary(run_dir, summary)
+    costs = _costs(run_dir, outcome.digest) if shown else {}
+    results.write_summary(run_dir, {**summary, **costs})
 
     def total_seconds() -> float:
         """Measured once, for the page, the summary, the log and the console."""
@@ -288,6 +302,21 @@ def _finish(
         seconds["report"], seconds["total"] = now - mark, now - started
         return seconds["total"]
 
-    build_report(run_dir, seconds=total_seconds)
-    results.write_summary(run_dir, summary)
+    if costs:
+        build_report(run_dir)
+        total_seconds()
+    else:
+        build_report(run_dir, seconds=total_seconds)
+        results.write_summary(run_dir, summary)
     return summary
+
+
+def _costs(run_dir: Path, digest: str) -> dict[str, Any]:
+    """What the run that made this version of the bank did and took; nothing where no summary says so."""
+    try:
+        before = results.read_summary(run_dir)
+    except StorageError:
+        return {}
+    if before.get("digest") != digest:
+        return {}
+    return {key: before[key] for key in COSTS if key in before}

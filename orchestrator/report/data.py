@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from orchestrator import results
 from orchestrator.report.methods import KIND_TITLES, TASKS_GIVEN, Method, describe
 from orchestrator.report.story import Story, TaskFacts
+from orchestrator.tracking.events import RunStarted
 from orchestrator.tracking.jsonl import read_events
 from workers.errors import CorruptionError, StorageError
 from workers.storage.filesystem import Storage
@@ -112,8 +113,12 @@ def load_report(run_dir: results.RunDir) -> ReportData:
     story = Story()
     if storage.is_local and storage.exists("events.jsonl"):
         try:
+            shown = False  # a session that only showed a finished run again changed nothing
             for event in read_events(storage.local_path("events.jsonl")):
-                story.tell(event)
+                if isinstance(event, RunStarted):
+                    shown = bool(event.shown) and story.start is not None
+                if not shown:
+                    story.tell(event)
         except CorruptionError as error:
             story.warn(str(error))
     summary = _summary(run_dir, story)

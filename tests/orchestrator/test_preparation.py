@@ -55,6 +55,25 @@ def test_features_of_another_width_than_the_banks_are_refused_by_both_widths(
     assert done.prepared.bank.latest() == done.outcome.version
 
 
+def test_another_backbone_is_refused_by_name_before_anything_starts(
+    tmp_path: Path, done: InProcess
+) -> None:
+    stream = {"scenario": "class_incremental", "classes_per_task": 2, "source": {"kind": "demo"}}
+    pictures = features_experiment(tmp_path, stream=stream)
+    with pytest.raises(BankError, match="features of 'ready-features', not 'demo_vit'"):
+        prepare(pictures)
+    with pytest.raises(BankError, match="features of 'ready-features', not 'demo_vit'"):
+        prepare_evaluation(pictures, "latest")
+    assert done.prepared.bank.latest() == done.outcome.version
+
+
+def test_a_fork_is_advised_only_for_what_a_fork_can_change(tmp_path: Path, done: InProcess) -> None:
+    for changes, fork in (({"luca": {"ratio": 2}}, True), ({"recipe": "tosca"}, False)):
+        with pytest.raises(BankError, match=r"another bank \(-o bank=NAME\)") as refused:
+            prepare(features_experiment(tmp_path, **changes))
+        assert ("luca bank fork tiny NAME --settings" in str(refused.value)) == fork
+
+
 def test_features_too_narrow_for_a_bottleneck_are_refused_before_anything_starts(
     tmp_path: Path,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.commands.run import run_experiment
+from orchestrator.report import build_report
 from orchestrator.tracking import RunFinished, read_events
 from orchestrator.tracking.console import duration
 from tests.helpers import features_experiment
@@ -42,11 +43,38 @@ def test_console_report_log_and_summary_say_one_duration(
         assert isinstance(last, RunFinished)
         assert last.seconds == seconds
         text = duration(seconds)
+        (folder / "predictions.parquet").unlink()  # so that there is something to do again
         assert capsys.readouterr().err.splitlines()[-1] == f"finished after {text}"
         page = re.sub("<.*?>", "", Path(summary["report"]).read_text())
         assert f"took {text}" in page
         amount, _, unit = text.partition(" ")
         assert f"{amount} {unit}{label}" in page
+
+
+def test_a_run_that_is_shown_again_goes_on_saying_what_it_took(tmp_path: Path) -> None:
+    first = run(tmp_path)
+    kept = Path(first["run_dir"], "summary.json")
+    written, page = json.loads(kept.read_text()), Path(first["report"]).read_text()
+    second = run(tmp_path)
+    assert (first["tasks_learned"], second["tasks_learned"]) == (3, 0)
+    assert second["seconds_by_stage"]["total"] != first["seconds_by_stage"]["total"]
+    assert json.loads(kept.read_text()) == written
+    took = re.search("took.{0,80}", re.sub("<.*?>", "", page))
+    assert took
+    for _ in range(2):
+        assert took[0] in re.sub("<.*?>", "", Path(first["report"]).read_text())
+        assert "whole run" in Path(first["report"]).read_text()
+        build_report(first["run_dir"])
+
+
+def test_a_summary_of_another_version_says_nothing_of_this_one(tmp_path: Path) -> None:
+    summary = run(tmp_path)
+    kept = Path(summary["run_dir"], "summary.json")
+    for text in (json.dumps({**summary, "digest": "0" * 64}), "{", None):
+        kept.unlink() if text is None else kept.write_text(text)
+        again = run(tmp_path)
+        assert again["tasks_learned"] == 0
+        assert json.loads(kept.read_text())["seconds_by_stage"] == again["seconds_by_stage"]
 
 
 def recorded(summary: dict[str, Any]) -> int:

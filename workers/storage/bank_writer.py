@@ -136,7 +136,7 @@ class BankWriter:
             if found:
                 raise BankError(
                     f"bank '{self.bank.name}' was made differently: {sentences(found)}; use the old values, "
-                    "another bank, or fork this one with new settings"
+                    "or another bank"
                 )
         self._begun = begun
         self._defaults = None if defaults is None else plain("defaults", defaults)
