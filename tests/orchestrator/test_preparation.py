@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.experiment import Experiment
 from orchestrator.preparation import prepare, prepare_evaluation
 from orchestrator.sweep.opening import Sweep
 from orchestrator.sweep.running import run_sweep
@@ -55,11 +56,11 @@ def test_features_of_another_width_than_the_banks_are_refused_by_both_widths(
     assert done.prepared.bank.latest() == done.outcome.version
 
 
-def test_another_backbone_is_refused_by_name_before_anything_starts(
-    tmp_path: Path, done: InProcess
-) -> None:
+def test_another_backbone_is_refused_by_name_before_anything_starts(done: InProcess) -> None:
     stream = {"scenario": "class_incremental", "classes_per_task": 2, "source": {"kind": "demo"}}
-    pictures = features_experiment(tmp_path, stream=stream)
+    pictures = Experiment.model_validate(
+        {**done.prepared.experiment.model_dump(), "stream": stream}
+    )
     with pytest.raises(BankError, match="features of 'ready-features', not 'demo_vit'"):
         prepare(pictures)
     with pytest.raises(BankError, match="features of 'ready-features', not 'demo_vit'"):
