@@ -15,6 +15,7 @@ help:
 
 .venv: .venv/.installed
 .venv/.installed: pyproject.toml constraints.txt
+	@echo "installing into .venv: PyTorch, Ray and the rest, a few minutes"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
