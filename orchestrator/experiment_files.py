@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.experiment import Experiment, merge
-from orchestrator.settings_errors import explain
+from orchestrator.settings_errors import Override, explain
 from orchestrator.yaml_text import parse_yaml
 from workers.errors import SettingsError
 
@@ -119,11 +119,18 @@ def load_experiment(source: str = "demo", overrides: Sequence[str] = ()) -> Expe
     data = apply_overrides(read_source(source), overrides)
     if "name" not in data and source not in preset_names():
         data["name"] = Path(source).stem
-    return parse_experiment(data, where=source)
+    return parse_experiment(data, where=source, overrides=overrides)
 
 
-def parse_experiment(data: Mapping[str, Any], *, where: str = "experiment") -> Experiment:
+def parse_experiment(
+    data: Mapping[str, Any], *, where: str = "experiment", overrides: Sequence[str] = ()
+) -> Experiment:
     """Validate a mapping as an experiment.
+
+    Args:
+        data: with the overrides laid over it.
+        where: what a message names as the place of a mistake.
+        overrides: one of these is named instead, where the mistake is in it.
 
     Raises:
         SettingsError: one sentence about the first thing that is wrong.
@@ -131,4 +138,5 @@ def parse_experiment(data: Mapping[str, Any], *, where: str = "experiment") -> E
     try:
         return Experiment.model_validate(dict(data))
     except ValidationError as error:
-        raise SettingsError(explain(error, Experiment, where)) from None
+        laid = [Override(*parse_override(text), text) for text in overrides]
+        raise SettingsError(explain(error, Experiment, where, laid)) from None

@@ -9,6 +9,7 @@ import reprlib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -41,13 +42,46 @@ _SHORT.maxstring = _SHORT.maxother = 120
 _SHORT.maxlevel = 3
 
 
-def explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
-    """The first problem of a validation as one sentence, with the nearest valid name for a misspelt key."""
+@dataclass(frozen=True)
+class Override:
+    """One ``-o key=value``: the key's parts, the value as YAML has it, and both as they were written."""
+
+    path: Sequence[str]
+    value: Any
+    text: str
+
+    def sets(self, loc: Sequence[str]) -> bool:
+        """Whether the value at this place is, or holds, what was given here."""
+        if len(self.path) > len(loc):
+            return list(self.path[: len(loc)]) == list(loc)
+        if list(loc[: len(self.path)]) != list(self.path):
+            return False
+        value = self.value
+        for part in loc[len(self.path) :]:
+            if not isinstance(value, Mapping):
+                break
+            if part not in value:
+                return False
+            value = value[part]
+        return True
+
+
+def explain(
+    error: ValidationError,
+    model: type[BaseModel],
+    where: str,
+    overrides: Sequence[Override] = (),
+) -> str:
+    """The first problem of a validation as one sentence, with the nearest valid name for a misspelt key.
+
+    ``overrides`` were laid over what ``where`` names: the last that set the faulty field is named instead of it.
+    """
     problems = error.errors(include_url=False)
     unknown = [p for p in problems if p["type"] == "extra_forbidden"]
     problem = (unknown or problems)[0]
     loc = _visible(problem["loc"], model)
     path = ".".join(loc)
+    where = _origin(problem, loc, where, overrides)
     more = f" ({len(problems) - 1} more after this one)" if len(problems) > 1 else ""
     if problem["type"] == "extra_forbidden":
         siblings = sorted(set(_fields_at(problem["loc"][:-1], model)))
@@ -77,6 +111,18 @@ def explain(error: ValidationError, model: type[BaseModel], where: str) -> str:
     return f"{where}: {path or 'the experiment'}: {_complaint(same)}{more}"
 
 
+def _origin(problem: Any, loc: Sequence[str], where: str, overrides: Sequence[Override]) -> str:
+    """What to blame for a problem: an override, or else ``where``."""
+    if problem["type"].startswith("union_tag_"):
+        loc = [*loc, str(problem.get("ctx", {}).get("discriminator", "kind")).strip("'")]
+    for override in reversed(overrides):
+        # What several keys below contradict each other about is nobody's fault alone.
+        beyond = problem["type"] == "value_error" and len(override.path) > len(loc)
+        if loc and not beyond and override.sets(loc):
+            return f"-o {override.text if len(override.text) <= 80 else f'{override.text[:77]}...'}"
+    return where
+
+
 def _complaint(problems: Sequence[Any]) -> str:
     """What is wrong with one value: what it should be, in any of the ways that would do, and what was found."""
     kind, found = problems[0]["type"], problems[0]["input"]
@@ -89,7 +135,9 @@ def _complaint(problems: Sequence[Any]) -> str:
             problems[0]["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         )
         message = message[:1].lower() + message[1:] if message[:2].istitle() else message
-    found_text = "" if isinstance(found, Mapping) else f", found {_as_written(found)}"
+    found_text = "" if isinstance(found, Mapping) else f"found {_as_written(found)}"
+    if found_text:  # our own sentences have a second half, or end as a question
+        found_text = f" ({found_text})" if kind == "value_error" else f", {found_text}"
     return f"{message}{found_text}{_advice(kind, found)}"
 
 

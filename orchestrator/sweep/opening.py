@@ -64,12 +64,14 @@ class Sweep:
         """
         data = apply_overrides(read_source(source), overrides)
         data.setdefault("name", Path(source).stem)
-        return cls.from_data(data, where=source)
+        return cls.from_data(data, where=source, overrides=overrides)
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any], *, where: str) -> Sweep:
+    def from_data(
+        cls, data: Mapping[str, Any], *, where: str, overrides: Sequence[str] = ()
+    ) -> Sweep:
         """As ``of``, from an experiment that is read already."""
-        experiment = parse_experiment(data, where=where)
+        experiment = parse_experiment(data, where=where, overrides=overrides)
         domains = experiment.search.space or default_space(l1_mode=experiment.learning.l1_mode)
         space = _understood(data, domains)
         return cls(data, experiment, space, _name(experiment, space))

@@ -123,7 +123,7 @@ def test_an_unknown_preset_names_the_presets_and_the_nearest() -> None:
         ("seed=2020-99-99", ["seed=2020-99-99", "YAML"]),
         ("learning=fast", ["learning: input should be a mapping of settings", "'fast'"]),
         ("stream=5", ["stream: input should be a mapping of settings"]),
-        ("cluster.shards=0", ["demo: cluster.shards: input should be", "found 0"]),
+        ("cluster.shards=0", ["-o cluster.shards=0: cluster.shards: input should be", "found 0"]),
         ("search.foo=1", ["unknown key 'search.foo'", "did you mean 'search."]),
         ("x" * 5000 + "=1", ["unknown key", "known here"]),
     ],
@@ -183,7 +183,47 @@ def test_a_value_of_another_type_is_refused_and_never_converted(override: str, w
 def test_a_number_that_cannot_be_calculated_with_is_refused(override: str, words: str) -> None:
     message = refusal("demo", override)
     assert words in message
-    assert f"demo: {override.partition('=')[0]}: " in message
+    assert f"-o {override}: {override.partition('=')[0]}: " in message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "blamed"),
+    [
+        (["seed=abc"], "-o seed=abc: seed: "),
+        (["seed=abc", "seed=7"], "FILE: learning.epochs: "),
+        (["seed=1", "seed=b"], "-o seed=b: seed: "),
+        (["learning={l1: 0.1}"], "FILE: learning.epochs: "),
+        (["learning={epochs: -2}"], "-o learning={epochs: -2}: learning.epochs: "),
+        (["sed=1"], "-o sed=1: unknown key 'sed'"),
+        (["gate.x.y=1"], "-o gate.x.y=1: unknown key 'gate.x'"),
+        (["learning.epochs=1", "stream.source.kind=x"], "-o stream.source.kind=x: stream.source."),
+        (
+            ["learning.epochs=1", "evaluation.routers=[lda, ldaa]"],
+            "-o evaluation.routers=[lda, ldaa]: evaluation.routers: there is no router",
+        ),
+        ([f"seed={'x' * 500}"], f"-o seed={'x' * 72}...: seed: "),
+    ],
+)
+def test_a_mistake_is_blamed_on_the_override_that_made_it(
+    tmp_path: Path, overrides: list[str], blamed: str
+) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.safe_dump({**MINIMAL, "learning": {"epochs": 0}}))
+    assert refusal(str(file), *overrides).startswith(blamed.replace("FILE", str(file)))
+
+
+@pytest.mark.parametrize(
+    ("override", "ending"),
+    [
+        ("evaluation.routers=[ldaa]", "did you mean 'lda'? (found ['ldaa'])"),
+        (
+            "stream.source={kind: image_folder, path: null}",
+            "say where the data are: -o stream.source.path=PATH (found null)",
+        ),
+    ],
+)
+def test_what_was_found_stands_apart_from_a_sentence_of_our_own(override: str, ending: str) -> None:
+    assert refusal("demo", override).endswith(ending)
 
 
 def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
