@@ -141,13 +141,20 @@ def manifests(
 ) -> None:
     """Write KubeRay manifests for an experiment: RayJob, RayCluster, storage, Kueue overlay."""
     from orchestrator.experiment_files import load_experiment
-    from orchestrator.manifests import ManifestSettings, load_manifest_settings, write_manifests
+    from orchestrator.manifests import (
+        ManifestSettings,
+        load_manifest_settings,
+        outside_mounts,
+        write_manifests,
+    )
 
     loaded = load_experiment(experiment, override or [])
     found = ManifestSettings() if settings is None else load_manifest_settings(settings)
     source = settings or "the default settings"
     for path in write_manifests(loaded, found, output, source=source):
         typer.echo(str(path))
+    for sentence in outside_mounts(loaded, found):
+        typer.echo(f"luca: {one_line(sentence)}", err=True)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.manifests.build import outside_mounts
 from orchestrator.manifests.files import load_manifest_settings, render, write_manifests
 from orchestrator.manifests.lint import lint
 from orchestrator.manifests.settings import RAY_VERSION, ManifestSettings
@@ -11,6 +12,7 @@ __all__ = [
     "ManifestSettings",
     "lint",
     "load_manifest_settings",
+    "outside_mounts",
     "render",
     "write_manifests",
 ]

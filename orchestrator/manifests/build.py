@@ -7,6 +7,9 @@ from Secrets only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from posixpath import normpath
 from typing import Any
 
 from orchestrator.experiment import Experiment, merge
@@ -65,17 +68,44 @@ def experiment_on_cluster(experiment: Experiment, settings: ManifestSettings) ->
     return parse_experiment(merge(experiment.model_dump(mode="json"), changes))
 
 
+def outside_mounts(experiment: Experiment, settings: ManifestSettings) -> list[str]:
+    """A sentence for every path that no volume of the pods holds; it may be in the image, which cannot be seen from here."""
+    storage = settings.storage
+    mount = storage.mount if isinstance(storage, ClaimStorage) else None
+    found = []
+    for key, path in _local_paths(experiment):
+        if mount is not None and PurePosixPath(normpath(path)).is_relative_to(normpath(mount)):
+            continue
+        instead = "an address such as s3://bucket/data"
+        if mount is not None:
+            instead = f"a path below {mount}"
+        elif key == "backbone.weights":  # read from a file only
+            instead = "an image that does"
+        found.append(
+            f"{key} is {path!r}, which lies on no volume that these manifests mount: unless the image holds it, the run "
+            f"will not find it; use {instead}"
+        )
+    return found
+
+
 def _refuse_local_paths(experiment: Experiment) -> None:
+    for key, path in _local_paths(experiment):
+        if not path.startswith("/"):
+            raise SettingsError(
+                f"{key} is {path!r}, which pods would look for in their own folder: use an absolute "
+                "path below the storage's mount, or an address such as s3://bucket/data"
+            )
+
+
+def _local_paths(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Every path, with its key, at which a run looks for data or weights in its own file system."""
     source = experiment.stream.source.model_dump(mode="json")
     weights = experiment.backbone.model_dump(mode="json").get("weights")
     named = {f"stream.source.{k}": v for k, v in source.items() if k in ("path", "test_path")}
     for key, value in {**named, "backbone.weights": weights}.items():
         for path in value if isinstance(value, list) else [value]:
-            if isinstance(path, str) and "://" not in path and not path.startswith("/"):
-                raise SettingsError(
-                    f"{key} is {path!r}, which pods would look for in their own folder: use an absolute "
-                    "path below the storage's mount, or an address such as s3://bucket/data"
-                )
+            if isinstance(path, str) and "://" not in path:
+                yield key, path
 
 
 def config_map(experiment: Experiment, settings: ManifestSettings) -> Document:
