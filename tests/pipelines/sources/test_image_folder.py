@@ -135,7 +135,7 @@ def test_the_listing_does_not_depend_on_where_the_folder_is_or_in_what_order_it_
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(files_module.os, "scandir", Shuffled)
+    monkeypatch.setattr(os, "scandir", Shuffled)
     after = listing(kind="image_folder", path=tmp_path / "there")
     assert before.samples.drop_columns(["location"]).equals(
         after.samples.drop_columns(["location"])
@@ -290,7 +290,7 @@ def test_a_folder_that_this_user_may_not_read_is_named_with_what_to_do(
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
         return opened(folder)
 
-    monkeypatch.setattr(files_module.os, "scandir", scandir)
+    monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(DataError) as caught:
         listing(kind="image_folder", path=tmp_path / "images")
     assert str(caught.value) == (
