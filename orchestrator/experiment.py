@@ -80,14 +80,21 @@ class Experiment(Settings):
             return data
         name = data.get("recipe", cls.model_fields["recipe"].default)
         if not isinstance(name, str) or name not in RECIPES:
-            nearest = difflib.get_close_matches(str(name), RECIPES, n=1)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-            raise ValueError(f"unknown recipe {name!r}: choose one of {', '.join(RECIPES)}{hint}")
+            return data  # refused where its field is checked
         recipe = RECIPES[name]
         below: dict[str, Any] = {
             key: value for key, value in recipe.items() if key != "description"
         }
         return merge(below, dict(data))
+
+    @field_validator("recipe", mode="before")
+    @classmethod
+    def _recipe_is_known(cls, name: Any) -> Any:
+        if not isinstance(name, str) or name not in RECIPES:
+            nearest = difflib.get_close_matches(str(name), RECIPES, n=1)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+            raise ValueError(f"unknown recipe: choose one of {', '.join(RECIPES)}{hint}")
+        return name
 
     @field_validator("storage")
     @classmethod

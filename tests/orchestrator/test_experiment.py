@@ -194,6 +194,7 @@ def test_a_number_that_cannot_be_calculated_with_is_refused(override: str, words
         (["seed=1", "seed=b"], "-o seed=b: seed: "),
         (["learning={l1: 0.1}"], "FILE: learning.epochs: "),
         (["learning={epochs: -2}"], "-o learning={epochs: -2}: learning.epochs: "),
+        (["learning.epochs=1", "recipe=toska"], "-o recipe=toska: recipe: unknown recipe"),
         (["sed=1"], "-o sed=1: unknown key 'sed'"),
         (["gate.x.y=1"], "-o gate.x.y=1: unknown key 'gate.x'"),
         (["learning.epochs=1", "stream.source.kind=x"], "-o stream.source.kind=x: stream.source."),
