@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.experiment import Experiment
     from pipelines.fleet import FleetSpec
     from workers.modeling.evaluation_settings import EvaluationSettings
+    from workers.storage.bank import BankVersion
 
 
 def run_command(
@@ -100,6 +101,7 @@ def run_experiment(experiment: Experiment, *, console: bool = True) -> dict[str,
 def _run(prepared: Prepared, started: float, *, console: bool) -> dict[str, Any]:
     """A run whose bank nobody else is learning into."""
     experiment, run_dir = prepared.experiment, prepared.run_dir
+    shown = prepared.head if all_is_scored(prepared) else None
     with build_trackers(experiment.tracking, run_dir, console=console) as tracker:
         write_atomic(Storage.open(str(run_dir)), "experiment.yaml", experiment.to_yaml().encode())
         publish_run(experiment.run_id, prepared.storage, run_dir)
@@ -112,13 +114,16 @@ def _run(prepared: Prepared, started: float, *, console: bool) -> dict[str, Any]
                 prepared.describe_tasks(),
                 experiment.model_dump(mode="json"),
                 resumed=prepared.learned > 0,
-                shown=prepared.head.digest if prepared.head and all_is_scored(prepared) else "",
+                shown="" if shown is None else shown.digest,
             )
         )
         for warning in prepared.warnings:
             tracker.notify(warning, "warning")
         try:
-            summary = _learn_and_score(prepared, tracker, started)
+            if shown is None:
+                summary = _learn_and_score(prepared, tracker, started)
+            else:
+                summary = _show(prepared, shown, tracker, started)
         except KeyboardInterrupt:
             tracker.handle(RunFinished("stopped", time.perf_counter() - started))
             raise
@@ -138,23 +143,29 @@ def _run(prepared: Prepared, started: float, *, console: bool) -> dict[str, Any]
 def _learn_and_score(
     prepared: Prepared, tracker: CompositeTracker, started: float
 ) -> dict[str, Any]:
-    seconds = {"stream": time.perf_counter() - started}
-    outcome = finished_outcome(prepared)
-    if outcome is None:
-        from orchestrator.driver import Driver
-        from pipelines.cluster import check_shared_storage, join_ray
-        from pipelines.fleet import Fleet
+    from orchestrator.driver import Driver
+    from pipelines.cluster import check_shared_storage, join_ray
+    from pipelines.fleet import Fleet
 
+    seconds = {"stream": time.perf_counter() - started}
+    mark = time.perf_counter()
+    with join_ray(prepared.experiment.cluster, notify=tracker.notify) as ray_handle:
+        seconds["ray start"] = time.perf_counter() - mark
+        check_shared_storage(prepared.experiment.storage)
         mark = time.perf_counter()
-        with join_ray(prepared.experiment.cluster, notify=tracker.notify) as ray_handle:
-            seconds["ray start"] = time.perf_counter() - mark
-            check_shared_storage(prepared.experiment.storage)
-            mark = time.perf_counter()
-            with Fleet(_fleet_spec(prepared), ray_handle, notify=tracker.notify) as fleet:
-                outcome = Driver(prepared, fleet, tracker).run()
-                seconds["pipeline (wall)"] = time.perf_counter() - mark
-            with ray_handle.closing():
-                return _finish(prepared, outcome, {**seconds, **outcome.seconds}, started)
+        with Fleet(_fleet_spec(prepared), ray_handle, notify=tracker.notify) as fleet:
+            outcome = Driver(prepared, fleet, tracker).run()
+            seconds["pipeline (wall)"] = time.perf_counter() - mark
+        with ray_handle.closing():
+            return _finish(prepared, outcome, {**seconds, **outcome.seconds}, started)
+
+
+def _show(
+    prepared: Prepared, head: BankVersion, tracker: CompositeTracker, started: float
+) -> dict[str, Any]:
+    """A finished run once more, without Ray."""
+    seconds = {"stream": time.perf_counter() - started}
+    outcome = finished_outcome(prepared, head)
     tracker.notify("everything is learned and scored already; showing what is stored")
     return _finish(prepared, outcome, seconds, started, shown=True)
 
@@ -172,8 +183,8 @@ def all_is_scored(prepared: Prepared) -> bool:
     )
 
 
-def finished_outcome(prepared: Prepared) -> Outcome | None:
-    """The outcome of a run that has nothing left to do, or None.
+def finished_outcome(prepared: Prepared, head: BankVersion) -> Outcome:
+    """The outcome of a run that has nothing left to do; ``head`` is its bank's newest version.
 
     The backbone is loaded to make sure that it is still the one whose features the bank was learned from.
 
@@ -182,9 +193,6 @@ def finished_outcome(prepared: Prepared) -> Outcome | None:
     """
     from orchestrator.driver import Outcome
 
-    head = prepared.head
-    if head is None or not all_is_scored(prepared):
-        return None
     if prepared.stream.reader.kind == "images":
         from workers.modeling.backbone import Backbone
 
